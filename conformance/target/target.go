@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package target says what a sandbox runtime must offer to be tested.
+//
+// Runtime is the tenant's client; Observer looks from outside; Controller disturbs. The last
+// two are optional, part by part: a method of an absent part returns [ErrUnavailable].
+package target
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// ErrUnavailable means that this target lacks the part.
+var ErrUnavailable = errors.New("target part unavailable")
+
+// Error is a typed refusal by the runtime. Code is the runtime's stable code, for example
+// "REMOTE_WORKER_PATH_UNSAFE"; the suite compares codes, never texts.
+type Error struct {
+	Code  string
+	Cause error
+}
+
+func (e *Error) Error() string {
+	if e.Cause == nil {
+		return e.Code
+	}
+	return e.Code + ": " + e.Cause.Error()
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Cause }
+
+// CodeOf returns the code of the first *Error in err's chain, or "".
+func CodeOf(err error) string {
+	var e *Error
+	if errors.As(err, &e) {
+		return e.Code
+	}
+	return ""
+}
+
+// Description is what the target says of itself.
+type Description struct {
+	Driver   string // "api", "docker", "exec", "toy"
+	Mode     string
+	Version  string
+	WorkerID string
+	Claims   []string // features
+	CohortID string   // "" when the target does not say
+	Digests  map[string]string
+}
+
+// Spec asks for one sandbox over one workspace. Zero resources mean the suite's defaults,
+// which the driver must honour or refuse.
+type Spec struct {
+	WorkspaceID     string // "" for a new random one
+	Image           string // config digest
+	CPUs            int64  // thousandths
+	MemoryBytes     int64
+	PIDs            int64
+	WorkspaceBytes  int64
+	WorkspaceInodes int64
+	HardTimeout     time.Duration
+}
+
+// Command is one invocation. There is no environment.
+type Command struct {
+	ID        string // "" for a random one
+	Argv      []string
+	Cwd       string // relative to the workspace
+	Stdin     []byte
+	Timeout   time.Duration // 0 means 30 s
+	MaxOutput int64         // bytes over both streams; 0 means 1 MiB
+}
+
+// Result is a terminal outcome as the runtime reports it.
+type Result struct {
+	Stdout, Stderr    []byte
+	ExitCode          int // -1 when ended by a signal
+	Signal            string
+	Duration          time.Duration
+	TruncatedStdout   bool
+	TruncatedStderr   bool
+	DroppedBytes      int64
+	DescendantsKilled int64
+	CleanupProven     bool
+	TimedOut          bool
+}
+
+// Entry is a row of stat and list.
+type Entry struct {
+	Name string // bytes
+	Kind string
+	Size int64
+}
+
+// Runtime is what a tenant's client can ask. All methods are safe for concurrent use.
+type Runtime interface {
+	Describe(ctx context.Context) (Description, error)
+	Create(ctx context.Context, spec Spec) (Sandbox, error)
+	// Purge removes a workspace's data; absent is success.
+	Purge(ctx context.Context, workspaceID string) error
+}
+
+// Sandbox is one live sandbox. Errors of the runtime are *[Error].
+type Sandbox interface {
+	ID() string
+	WorkspaceID() string
+	Exec(ctx context.Context, cmd Command) (Result, error)
+	Files() Files
+	// State is one of creating, ready, retiring, gone.
+	State(ctx context.Context) (string, error)
+	// Dispose succeeds only after removal is proven; repeating it succeeds.
+	Dispose(ctx context.Context) error
+}
+
+// Files is the workspace API. Paths are bytes.
+type Files interface {
+	Read(ctx context.Context, path string) ([]byte, error)
+	// Write replaces or creates atomically; executable is given to the tenant by mode 0755.
+	Write(ctx context.Context, path string, body []byte) error
+	Stat(ctx context.Context, path string) (Entry, error)
+	Remove(ctx context.Context, path string) error
+}
+
+// RawRequest is a request of the worker API with nothing repaired: Body is sent as it is, and
+// the capability is signed over exactly these bytes unless Token is set.
+type RawRequest struct {
+	Op, Method, Target     string
+	WorkspaceID, SandboxID string
+	Header                 map[string]string
+	Body                   []byte
+	Token                  string // sent instead of a fresh capability
+}
+
+// RawResponse is the wire's answer. Code is error.code of a failure body, else "".
+type RawResponse struct {
+	Status int
+	Code   string
+	Body   []byte
+}
+
+// Wire is offered by drivers that speak the worker API.
+type Wire interface {
+	Raw(ctx context.Context, req RawRequest) (RawResponse, error)
+	// CreateBody returns the canonical JSON body of a create request for spec.
+	CreateBody(ctx context.Context, spec Spec) ([]byte, error)
+}
+
+// Container is the engine's view of a sandbox.
+type Container struct {
+	ID, Name  string
+	ImageID   string
+	Runtime   string
+	Pid       int               // host pid of the sandbox process
+	Workspace string            // host path bound at /workspace
+	Cgroups   map[string]string // controller -> absolute host path; "" key on cgroup v2
+	Labels    map[string]string
+}
+
+// Observer looks from outside. It never asks the tenant.
+type Observer interface {
+	// Container finds the sandbox's container by the engine, not by the runtime's word.
+	Container(ctx context.Context, sandboxID string) (Container, error)
+	// EngineSocket is the engine's own socket, past the tape.
+	EngineSocket() (string, error)
+	// CgroupParent is the parent cgroup of all containers of the engine, for example
+	// "/hallmark-lab-ab12", relative to each hierarchy's root.
+	CgroupParent() (string, error)
+	// WorkerPid is the runtime daemon's host pid.
+	WorkerPid() (int, error)
+	// NetworkNamespace is a path for setns(2) in which the engine's networks live.
+	NetworkNamespace() (string, error)
+	// LabNetwork names the engine network that arming probes may use.
+	LabNetwork() (string, error)
+	// SandboxBinary is the path and sha256 of the runtime binary that must be running.
+	SandboxBinary() (path, digest string, err error)
+	// Logs are the runtime's log files on the host.
+	Logs() ([]string, error)
+	// Tape returns the engine calls recorded since the mark that it returned last; mark 0 is
+	// the start.
+	Tape(mark int64) (calls []TapeCall, next int64, err error)
+}
+
+// TapeCall is one recorded request of the runtime to its engine.
+type TapeCall struct {
+	Method string `json:"method"`
+	Path   string `json:"path"`
+	Query  string `json:"query"`
+	Body   []byte `json:"body"`   // the first 64 KiB
+	Status int    `json:"status"` // 0 when no answer was passed on
+	Fault  string `json:"fault"`  // the injected fault, or ""
+}
+
+// TapeRule injects a fault into the Nth (1-based) matching engine call. One shot.
+type TapeRule struct {
+	Method string
+	Match  string // a Go regular expression on the path
+	Nth    int
+	Status int // answered without asking the engine
+}
+
+// Controller disturbs a target.
+type Controller interface {
+	// Foothold runs argv as root in the sandbox by the engine, past the runtime.
+	Foothold(ctx context.Context, sandboxID string, argv []string, stdin []byte) (Result, error)
+	// Kill ends the runtime daemon with SIGKILL; Start starts it again on the same state.
+	Kill(ctx context.Context) error
+	Start(ctx context.Context) error
+	// Inject arms one fault on the tape.
+	Inject(rule TapeRule) error
+}
+
+// Target bundles the parts. Observer, Controller and Wire may be nil.
+type Target struct {
+	Runtime    Runtime
+	Observer   Observer
+	Controller Controller
+	Wire       Wire
+	Close      func() error
+}
