@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Options of [Up]. The zero value is usable inside the repository.
+type Options struct {
+	Cache string    // cache folder; empty means CacheDir()
+	Repo  string    // repository, for ci/runsc; empty means RepoDir()
+	Out   io.Writer // announcements and progress, a line each; nil means nowhere
+
+	// Bound says that the lab is this process's alone: when the process is killed, the next Up
+	// sweeps the lab, containers included, instead of handing it on.
+	Bound bool
+}
+
+func (o *Options) fill() error {
+	var err error
+	if o.Cache == "" {
+		if o.Cache, err = CacheDir(); err != nil {
+			return err
+		}
+	}
+	if o.Repo == "" {
+		if o.Repo, err = RepoDir(); err != nil {
+			return err
+		}
+	}
+	if o.Out == nil {
+		o.Out = io.Discard
+	}
+	return nil
+}
+
+// Up returns the lab of the cache folder, starting it when none runs. What a
+// killed lab left is swept first. A caller that gets Fresh takes it down again.
+// A *[MissingError] says what the machine lacks; nothing has been changed then.
+func Up(ctx context.Context, opts Options) (*Lab, error) {
+	if err := CheckMachine(); err != nil {
+		return nil, err
+	}
+	if err := opts.fill(); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(opts.Cache, 0o755); err != nil {
+		return nil, fmt.Errorf("make cache folder: %w", err)
+	}
+	unlock, err := lockCache(ctx, opts.Cache, opts.Out)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	l, err := find(ctx, opts.Cache)
+	switch {
+	case err == nil && !l.orphan():
+		return l, nil
+	case err == nil:
+		fmt.Fprintln(opts.Out, "lab: the command that started the running lab was killed: the lab is swept")
+	case !errors.Is(err, ErrNotRunning):
+		fmt.Fprintf(opts.Out, "lab: %v: it is swept\n", err)
+	}
+	t, err := newTerritory(opts.Cache)
+	if err != nil {
+		return nil, err
+	}
+	if err := t.sweepStale(ctx, opts.Out); err != nil {
+		return nil, err
+	}
+	l, err = t.up(ctx, opts)
+	if err != nil {
+		cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), sweepBound)
+		defer cancel()
+		_, serr := t.sweep(cleanup, 0)
+		return nil, errors.Join(err, serr)
+	}
+	return l, nil
+}
+
+func (t territory) sweepStale(ctx context.Context, out io.Writer) error {
+	netns := uint64(0)
+	if body, err := os.ReadFile(recordPath(t.cache)); err == nil {
+		var old Lab
+		if json.Unmarshal(body, &old) == nil {
+			netns = old.NetNSInode
+		}
+	}
+	found, err := t.sweep(ctx, netns)
+	for _, f := range found {
+		fmt.Fprintf(out, "lab: swept stale %s\n", f)
+	}
+	if err != nil {
+		return fmt.Errorf("sweep stale lab: %w", err)
+	}
+	if err := os.Remove(recordPath(t.cache)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("sweep stale lab: %w", err)
+	}
+	return nil
+}
+
+func (t territory) up(ctx context.Context, opts Options) (*Lab, error) {
+	pkgs, err := openPackages(filepath.Join(t.cache, "packages"), opts.Out)
+	if err != nil {
+		return nil, err
+	}
+	if err := pkgs.installSmallTools(ctx); err != nil {
+		return nil, err
+	}
+	tools, err := findTools(ctx, pkgs)
+	if err != nil {
+		return nil, err
+	}
+	runtimes := filepath.Join(t.cache, "runtimes")
+	if err := os.MkdirAll(runtimes, 0o755); err != nil {
+		return nil, fmt.Errorf("make runtime folder: %w", err)
+	}
+	ours, err := buildRunsc(ctx, opts.Repo, runtimes, opts.Out)
+	if err != nil {
+		return nil, err
+	}
+	l := &Lab{
+		ID: t.id, Cache: t.cache, Socket: t.socket(), RunDir: t.runDir, DataRoot: t.dataRoot(), WorkDir: t.workDir(),
+		CgroupParent: t.cgroup, CgroupMode: cgroupMode(), Network: NetworkName,
+		Engine: tools.engine, Containerd: tools.containerd, Shim: tools.shim, Busybox: tools.busybox,
+		Missing: tools.missing, Fresh: true,
+	}
+	if opts.Bound {
+		l.OwnerPid = os.Getpid()
+		if l.OwnerStart, err = startTime(l.OwnerPid); err != nil {
+			return nil, fmt.Errorf("read own start time: %w", err)
+		}
+	}
+	if l.Runtimes, err = register(ctx, tools, ours, runtimes); err != nil {
+		return nil, err
+	}
+	for _, dir := range []string{t.dir, t.workDir(), t.runDir} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, fmt.Errorf("make lab folder: %w", err)
+		}
+	}
+	config, err := t.engineConfig(l.Runtimes)
+	if err != nil {
+		return nil, fmt.Errorf("write engine configuration: %w", err)
+	}
+	if err := writeAtomic(filepath.Join(t.runDir, "daemon.json"), config, 0o600); err != nil {
+		return nil, err
+	}
+	if err := t.startEngine(ctx, l, tools); err != nil {
+		return nil, err
+	}
+	body, err := json.MarshalIndent(l, "", "  ")
+	if err != nil {
+		return nil, fmt.Errorf("write lab record: %w", err)
+	}
+	return l, writeAtomic(recordPath(t.cache), body, 0o644)
+}
+
+// register makes the runtimes' registrations, each from a content-addressed file.
+func register(ctx context.Context, tools toolset, ours Binary, runtimes string) (map[string]Runtime, error) {
+	env := tools.environment()
+	out := map[string]Runtime{
+		RuntimeRunsc: {Name: RuntimeRunsc, Path: ours.Path, Digest: ours.Digest, Args: []string{"--platform=systrap"}},
+		RuntimeRunc:  {Name: RuntimeRunc, Path: tools.runc.Path, Digest: tools.runc.Digest},
+	}
+	if tools.alternative.Path != "" {
+		alt, err := addressed(tools.alternative.Path, runtimes, "runsc")
+		if err != nil {
+			return nil, err
+		}
+		// Without the first argument that build says "cannot run with network enabled in root network namespace".
+		out[RuntimeAlt] = Runtime{Name: RuntimeAlt, Path: alt.Path, Digest: alt.Digest, Args: []string{"--network=none", "--platform=ptrace"}}
+	}
+	for name, r := range out {
+		r.Version = runtimeVersion(ctx, r.Path, env)
+		out[name] = r
+	}
+	return out, nil
+}
+
+// lockCache keeps a second Up or Down on the same cache waiting; the kernel drops the lock with its holder.
+func lockCache(ctx context.Context, cache string, out io.Writer) (func(), error) {
+	f, err := os.OpenFile(filepath.Join(cache, "lab.lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock cache: %w", err)
+	}
+	told := false
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return func() { f.Close() }, nil
+		}
+		if err != unix.EWOULDBLOCK && err != unix.EINTR {
+			f.Close()
+			return nil, fmt.Errorf("lock cache: %w", err)
+		}
+		if !told {
+			fmt.Fprintln(out, "lab: waiting for another command that brings this cache's lab up or down")
+			told = true
+		}
+		select {
+		case <-ctx.Done():
+			f.Close()
+			return nil, fmt.Errorf("lock cache: %w", ctx.Err())
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}

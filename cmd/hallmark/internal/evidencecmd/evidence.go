@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package evidencecmd
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hallmark-sandbox/hallmark/cmd/hallmark/internal/exit"
+	"github.com/hallmark-sandbox/hallmark/evidence"
+	"github.com/hallmark-sandbox/hallmark/evidence/gate"
+	"github.com/hallmark-sandbox/hallmark/evidence/signing"
+	"github.com/hallmark-sandbox/hallmark/strictjson"
+)
+
+func (c *commands) evidence() *cobra.Command {
+	cmd := &cobra.Command{Use: "evidence", Short: "Make keys, look into bundles, verify them", Args: noArgs}
+	cmd.AddCommand(c.keygen(), c.inspect(), c.verify(), c.mutate(), c.selftest(), c.showCatalogue())
+	return cmd
+}
+
+func (c *commands) keygen() *cobra.Command {
+	var out, algorithm string
+	cmd := &cobra.Command{
+		Use:   "keygen --out FILE",
+		Short: "Make a signing key (PKCS8 PEM, mode 0600) and its public half",
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if out == "" {
+				return usage("keygen needs an output file", "name it with --out FILE")
+			}
+			s, err := signing.Generate(out, gate.PublicPath(out), algorithm)
+			if err != nil {
+				return failed(err, "name a new file, and ed25519 or ecdsa-p256 as algorithm")
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "%s\n%s\n%s\n", out, gate.PublicPath(out), s.PublicKey().Digest())
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&out, "out", "", "private key to write; the public one gets .pub")
+	cmd.Flags().StringVar(&algorithm, "algorithm", evidence.Ed25519, "ed25519 or ecdsa-p256")
+	return cmd
+}
+
+func (c *commands) inspect() *cobra.Command {
+	var dir string
+	cmd := &cobra.Command{
+		Use:   "inspect --bundle DIR",
+		Short: "Print the statement of a bundle WITHOUT verifying anything",
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if dir == "" {
+				return usage("inspect needs a bundle", "name it with --bundle DIR")
+			}
+			b, err := evidence.ReadBundle(dir, evidence.AdmitDepth)
+			if err != nil {
+				return failed(err, "name a bundle directory")
+			}
+			file, _ := b.File("evidence.sigstore.json")
+			var s evidence.SigstoreBundle
+			if err := strictjson.Unmarshal(file, &s, strictjson.Limits{Bytes: 16 << 20, StringBytes: 16 << 20}); err != nil {
+				return failed(err, "this is no bundle of ours")
+			}
+			fmt.Fprintln(cmd.ErrOrStderr(), "nothing of this was verified")
+			fmt.Fprintf(cmd.OutOrStdout(), "%s\n", s.DSSEEnvelope.Payload)
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&dir, "bundle", "", "bundle directory")
+	return cmd
+}
+
+func (c *commands) verify() *cobra.Command {
+	var root, trust, cohort string
+	var bundles []string
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "verify --trust FILE --bundle DIR [--bundle DIR ...]",
+		Short: "Say what the gate would decide, without memory and without pins",
+		Long: "Audits bundles under a trust policy. It neither reads nor writes a rollback memory and\n" +
+			"makes no pins: use gate for a decision that counts. Exit status: 0 admitted, 1 denied, 3 error.",
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if trust == "" || len(bundles) == 0 {
+				return usage("verify needs a trust policy and a bundle", "name them with --trust FILE and --bundle DIR")
+			}
+			beside(cmd, &root, trust, gate.RootPublicFile, "root key")
+			p, err := openPolicy(root, trust)
+			if err != nil {
+				return err
+			}
+			cat, err := c.catalogue()
+			if err != nil {
+				return err
+			}
+			var first error
+			for _, dir := range bundles {
+				d, err := evidence.DecideDir(evidence.Question{
+					Policy: p, Memory: evidence.NewMemory(), Catalogue: &cat, Cohort: cohort, Now: now(), Depth: evidence.AuditDepth,
+				}, dir)
+				if err != nil {
+					return failed(err, remedyOf(err))
+				}
+				if asJSON {
+					if err := printJSON(cmd, d); err != nil {
+						return err
+					}
+				} else if d.Admitted {
+					fmt.Fprintf(cmd.OutOrStdout(), "%s: would be admitted for cohort %s\n", dir, d.Cohort)
+				} else {
+					fmt.Fprintf(cmd.OutOrStdout(), "%s: would be denied: %s\n", dir, d.Detail)
+				}
+				if !d.Admitted && first == nil {
+					first = &exit.Error{Status: exit.Negative, Sentence: "the gate would deny: " + d.Detail, Remedy: "see `hallmark evidence inspect`"}
+				}
+			}
+			return first
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&root, "root", "", "PEM file with the root's public key")
+	f.StringVar(&trust, "trust", "", "signed trust policy")
+	f.StringVar(&cohort, "cohort", "", "cohort id that the evidence must be of")
+	f.StringArrayVar(&bundles, "bundle", nil, "bundle directory (repeatable)")
+	f.BoolVar(&asJSON, "json", false, "print each decision as JSON")
+	c.catalogueFlag(cmd)
+	return cmd
+}
+
+func (c *commands) showCatalogue() *cobra.Command {
+	return &cobra.Command{
+		Use:   "catalogue",
+		Short: "Print the catalogue that this program holds, as --catalogue reads it",
+		Args:  noArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return printJSON(cmd, c.builtin()) },
+	}
+}
+
+// denied is exit status 1 for a refusal, 3 for the rest.
+func denied(err error) error {
+	if evidence.ReasonOf(err) == "" {
+		return failed(err, remedyOf(err))
+	}
+	return &exit.Error{Status: exit.Negative, Sentence: err.Error(), Remedy: "correct what the code names"}
+}

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package evidencecmd
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hallmark-sandbox/hallmark/evidence"
+	"github.com/hallmark-sandbox/hallmark/evidence/gate"
+	"github.com/hallmark-sandbox/hallmark/evidence/signing"
+	"github.com/hallmark-sandbox/hallmark/strictjson"
+)
+
+func (c *commands) trust() *cobra.Command {
+	cmd := &cobra.Command{Use: "trust", Short: "Make, sign and show trust policies", Args: noArgs}
+	cmd.AddCommand(c.trustInit(), c.trustSign(), c.trustShow())
+	return cmd
+}
+
+func (c *commands) trustInit() *cobra.Command {
+	i := gate.InitConfig{}
+	var days int
+	cmd := &cobra.Command{
+		Use:   "init --dir DIR --identity ID",
+		Short: "Make root, evidence and gate keys and a first signed policy",
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if i.Dir == "" || i.Identity == "" {
+				return usage("trust init needs a directory and an identity", "name them with --dir DIR and --identity ID")
+			}
+			cat, err := c.catalogue()
+			if err != nil {
+				return err
+			}
+			i.Catalogue, i.Now, i.Lifetime = cat, now(), time.Duration(days)*24*time.Hour
+			if _, err := gate.Init(i); err != nil {
+				return failed(err, "use a new directory: keys are never replaced")
+			}
+			for _, name := range []string{gate.RootKeyFile, gate.RootPublicFile, gate.EvidenceKeyFile, gate.GateKeyFile, gate.TrustFile} {
+				fmt.Fprintln(cmd.OutOrStdout(), filepath.Join(i.Dir, name))
+			}
+			return nil
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&i.Dir, "dir", "", "new directory for keys and policy")
+	f.StringVar(&i.Identity, "identity", "", "issuer id that the evidence key speaks for")
+	f.StringVar(&i.Role, "role", evidence.RoleCI, "role of the evidence key: ci, release, implementer")
+	f.StringSliceVar(&i.Profiles, "profile", []string{"first-light"}, "profiles that the policy requires")
+	f.StringVar(&i.Mutation, "mutation-evidence", evidence.MutationRequired, "required or recorded")
+	f.IntVar(&days, "days", 90, "lifetime of policy and keys, at most 366")
+	c.catalogueFlag(cmd)
+	return cmd
+}
+
+func (c *commands) trustSign() *cobra.Command {
+	var in, key, out string
+	cmd := &cobra.Command{
+		Use:   "sign --policy FILE --key FILE --out FILE",
+		Short: "Sign a policy document with a root key",
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if in == "" || key == "" || out == "" {
+				return usage("trust sign needs a policy, a root key and an output file", "name them with --policy, --key and --out")
+			}
+			text, err := os.ReadFile(in)
+			if err != nil {
+				return failed(err, "name a readable policy, see `hallmark trust show --json`")
+			}
+			var p evidence.TrustPolicy
+			if err := strictjson.Unmarshal(text, &p, strictjson.Limits{}); err != nil {
+				return failed(err, "start from `hallmark trust show --json`")
+			}
+			s, err := signing.Load(key)
+			if err != nil {
+				return failed(err, remedyOf(err))
+			}
+			file, err := evidence.SignPolicy(p, s)
+			if err != nil {
+				return failed(err, "correct the member that is named")
+			}
+			if err := evidence.WriteDurable(out, file, 0o644); err != nil {
+				return failed(err, "name a writable file")
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "%s: version %d, %s\n", out, p.Version, evidence.Digest(file))
+			return nil
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&in, "policy", "", "policy document, JSON")
+	f.StringVar(&key, "key", "", "private root key")
+	f.StringVar(&out, "out", "", "signed policy to write")
+	return cmd
+}
+
+func (c *commands) trustShow() *cobra.Command {
+	var root, trust string
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "show --trust FILE",
+		Short: "Verify a trust policy and show it",
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if trust == "" {
+				return usage("trust show needs a policy", "name it with --trust FILE")
+			}
+			beside(cmd, &root, trust, gate.RootPublicFile, "root key")
+			p, err := openPolicy(root, trust)
+			if err != nil {
+				return err
+			}
+			d := p.Document()
+			if asJSON {
+				return printJSON(cmd, d)
+			}
+			out := cmd.OutOrStdout()
+			fmt.Fprintf(out, "policy     %s\nversion    %d\nexpires    %s\nprofiles   %q\ncatalogue  %s, %d cases, %s\nmutation   %s\n",
+				p.Digest(), d.Version, d.Expires, d.Profiles, d.Catalogue.ID, len(d.Catalogue.Cases), p.CatalogueDigest(), d.MutationEvidence)
+			for _, k := range d.Keys {
+				state := "until " + string(k.NotAfter)
+				if k.RevokedAt != "" {
+					state = "revoked at " + string(k.RevokedAt)
+				}
+				fmt.Fprintf(out, "key        %-12s %s %s %s cohorts %s %s\n", k.Role, k.SPKIDigest, k.Algorithm, k.Identity, k.Cohorts, state)
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&root, "root", "", "PEM file with the root's public key")
+	cmd.Flags().StringVar(&trust, "trust", "", "signed trust policy")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the policy document, as `trust sign` reads it")
+	return cmd
+}
+
+// openPolicy verifies a policy without a rollback memory: what it says now, not whether it is
+// the newest.
+func openPolicy(root, trust string) (*evidence.Policy, error) {
+	rootText, err := os.ReadFile(root)
+	if err != nil {
+		return nil, failed(err, remedyOf(err))
+	}
+	roots, err := evidence.ParsePublicKeysPEM(rootText)
+	if err != nil {
+		return nil, failed(err, remedyOf(err))
+	}
+	text, err := os.ReadFile(trust)
+	if err != nil {
+		return nil, failed(err, remedyOf(err))
+	}
+	p, err := evidence.OpenPolicy(text, roots, evidence.NewMemory(), now())
+	if err != nil {
+		return nil, denied(err)
+	}
+	return p, nil
+}

@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package strictjson
+
+import (
+	"bytes"
+	"encoding"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"reflect"
+	"strconv"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// walker reads the text once beside the Go type that it is to become.
+type walker struct {
+	dec    *jsontext.Decoder
+	lim    Limits
+	shapes map[reflect.Type]map[string]member
+}
+
+type member struct {
+	typ      reflect.Type
+	required bool
+	opaque   bool // the tag changes the encoding: only generic checks
+}
+
+func walk(data []byte, t reflect.Type, lim Limits) error {
+	w := &walker{
+		dec:    jsontext.NewDecoder(bytes.NewReader(data)),
+		lim:    lim,
+		shapes: map[reflect.Type]map[string]member{},
+	}
+	if err := w.value(t); err != nil {
+		return fmt.Errorf("%w at %q", err, string(w.dec.StackPointer()))
+	}
+	switch _, err := w.dec.ReadToken(); {
+	case errors.Is(err, io.EOF):
+		return nil
+	case err != nil:
+		return fmt.Errorf("after the value: %w: %w", ErrSyntax, err)
+	}
+	return fmt.Errorf("second value: %w", ErrSyntax)
+}
+
+// anyType stands for "no type known": generic checks only.
+var anyType = reflect.TypeFor[any]()
+
+func (w *walker) value(t reflect.Type) error {
+	t, nullable, opaque := resolve(t)
+	kind := w.dec.PeekKind()
+	if kind == 'n' {
+		if !nullable {
+			if _, err := w.dec.ReadToken(); err != nil {
+				return fmt.Errorf("%w: %w", ErrSyntax, err)
+			}
+			return fmt.Errorf("null: %w", ErrSchema)
+		}
+		_, err := w.dec.ReadToken()
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrSyntax, err)
+		}
+		return nil
+	}
+	if opaque {
+		t = anyType
+	}
+	switch kind {
+	case '{':
+		return w.object(t)
+	case '[':
+		return w.array(t)
+	}
+	return w.scalar(t)
+}
+
+// resolve strips pointers. A type that decodes itself is opaque.
+func resolve(t reflect.Type) (_ reflect.Type, nullable, opaque bool) {
+	for {
+		if t != anyType && decodesItself(t) {
+			return t, nullable, true
+		}
+		if t.Kind() != reflect.Pointer {
+			return t, nullable, t.Kind() == reflect.Interface
+		}
+		nullable = true
+		t = t.Elem()
+	}
+}
+
+func decodesItself(t reflect.Type) bool {
+	if t.Kind() == reflect.Interface {
+		return false
+	}
+	p := reflect.PointerTo(t)
+	return p.Implements(reflect.TypeFor[json.Unmarshaler]()) ||
+		p.Implements(reflect.TypeFor[json.UnmarshalerFrom]()) ||
+		p.Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
+}
+
+func (w *walker) open() error {
+	if _, err := w.dec.ReadToken(); err != nil {
+		return fmt.Errorf("%w: %w", ErrSyntax, err)
+	}
+	if w.dec.StackDepth() > w.lim.Depth {
+		return fmt.Errorf("depth above %d: %w", w.lim.Depth, ErrLimit)
+	}
+	return nil
+}
+
+func (w *walker) object(t reflect.Type) error {
+	var shape map[string]member
+	switch {
+	case t.Kind() == reflect.Struct:
+		shape = w.shape(t)
+	case t.Kind() != reflect.Map && t != anyType && t.Kind() != reflect.Interface && !decodesItself(t):
+		return fmt.Errorf("object for %s: %w", t, ErrSchema)
+	}
+	if err := w.open(); err != nil {
+		return err
+	}
+	seen := map[string]bool{}
+	for w.dec.PeekKind() != '}' {
+		tok, err := w.dec.ReadToken()
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrSyntax, err)
+		}
+		name := tok.String()
+		if len(name) > w.lim.StringBytes {
+			return fmt.Errorf("name of %d bytes: %w", len(name), ErrLimit)
+		}
+		vt := anyType
+		switch {
+		case shape != nil:
+			m, ok := shape[name]
+			if !ok {
+				return fmt.Errorf("unknown member: %w", ErrSchema)
+			}
+			seen[name] = true
+			if !m.opaque {
+				vt = m.typ
+			}
+		case t.Kind() == reflect.Map && !decodesItself(t):
+			vt = t.Elem()
+		}
+		if err := w.value(vt); err != nil {
+			return err
+		}
+	}
+	if _, err := w.dec.ReadToken(); err != nil {
+		return fmt.Errorf("%w: %w", ErrSyntax, err)
+	}
+	for name, m := range shape {
+		if m.required && !seen[name] {
+			return fmt.Errorf("member %q missing: %w", name, ErrSchema)
+		}
+	}
+	return nil
+}
+
+func (w *walker) array(t reflect.Type) error {
+	et := anyType
+	switch {
+	case (t.Kind() == reflect.Slice || t.Kind() == reflect.Array) && !isBytes(t):
+		et = t.Elem()
+	case t != anyType && t.Kind() != reflect.Interface && !decodesItself(t):
+		return fmt.Errorf("array for %s: %w", t, ErrSchema)
+	}
+	if err := w.open(); err != nil {
+		return err
+	}
+	for w.dec.PeekKind() != ']' {
+		if err := w.value(et); err != nil {
+			return err
+		}
+	}
+	if _, err := w.dec.ReadToken(); err != nil {
+		return fmt.Errorf("%w: %w", ErrSyntax, err)
+	}
+	return nil
+}
+
+func (w *walker) scalar(t reflect.Type) error {
+	raw, err := w.dec.ReadValue()
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrSyntax, err)
+	}
+	switch raw.Kind() {
+	case '"':
+		if len(raw) > w.lim.StringBytes {
+			return fmt.Errorf("string of %d bytes: %w", len(raw), ErrLimit)
+		}
+		if isBytes(t) {
+			return canonicalBase64(raw)
+		}
+	case '0':
+		switch t.Kind() {
+		case reflect.Float32, reflect.Float64:
+			f, err := strconv.ParseFloat(string(raw), 64)
+			if err != nil || (f == 0 && raw[0] == '-') {
+				return fmt.Errorf("%s: %w", clip(raw), ErrNumber)
+			}
+			return nil
+		}
+		return integer(raw)
+	}
+	return nil
+}
+
+func integer(raw []byte) error {
+	n, err := strconv.ParseInt(string(raw), 10, 64)
+	if err != nil || n > MaxInteger || n < -MaxInteger || (n == 0 && raw[0] == '-') {
+		return fmt.Errorf("%s: %w", clip(raw), ErrNumber)
+	}
+	return nil
+}
+
+func canonicalBase64(raw []byte) error {
+	s, err := jsontext.AppendUnquote(nil, raw)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrSyntax, err)
+	}
+	if !CanonicalBase64(string(s)) {
+		return ErrEncoded
+	}
+	return nil
+}
+
+// CanonicalBase64 says whether s is exactly the standard padded encoding of some bytes. The
+// library's Strict mode alone accepts newlines.
+func CanonicalBase64(s string) bool {
+	b, err := base64.StdEncoding.Strict().DecodeString(s)
+	return err == nil && base64.StdEncoding.EncodeToString(b) == s
+}
+
+func isBytes(t reflect.Type) bool {
+	return (t.Kind() == reflect.Slice || t.Kind() == reflect.Array) && t.Elem().Kind() == reflect.Uint8
+}
+
+func clip(raw []byte) string {
+	if len(raw) > 40 {
+		return string(raw[:40]) + "..."
+	}
+	return string(raw)
+}
+
+// shape lists the members of a struct, promoted ones included.
+func (w *walker) shape(t reflect.Type) map[string]member {
+	if s, ok := w.shapes[t]; ok {
+		return s
+	}
+	s := map[string]member{}
+	w.shapes[t] = s
+	for i := range t.NumField() {
+		f := t.Field(i)
+		tag, tagged := f.Tag.Lookup("json")
+		if tag == "-" {
+			continue
+		}
+		parts := strings.Split(tag, ",")
+		name := parts[0]
+		if f.Anonymous && name == "" {
+			et := f.Type
+			if et.Kind() == reflect.Pointer {
+				et = et.Elem()
+			}
+			for n, m := range w.shape(et) {
+				if _, taken := s[n]; !taken {
+					m.required = m.required && f.Type.Kind() != reflect.Pointer
+					s[n] = m
+				}
+			}
+			continue
+		}
+		if !f.IsExported() {
+			continue
+		}
+		if !tagged || name == "" {
+			name = f.Name
+		}
+		m := member{typ: f.Type, required: true}
+		for _, o := range parts[1:] {
+			switch {
+			case o == "omitempty" || o == "omitzero":
+				m.required = false
+			case o == "string" || strings.HasPrefix(o, "format"):
+				m.opaque = true
+			}
+		}
+		s[name] = m
+	}
+	return s
+}
