@@ -32,7 +32,8 @@ type member struct {
 
 func walk(data []byte, t reflect.Type, lim Limits) error {
 	w := &walker{
-		dec:    jsontext.NewDecoder(bytes.NewReader(data)),
+		// A Buffer is read in place, without a copy; nothing writes to it.
+		dec:    jsontext.NewDecoder(bytes.NewBuffer(data)),
 		lim:    lim,
 		shapes: map[reflect.Type]map[string]member{},
 	}
@@ -225,17 +226,19 @@ func canonicalBase64(raw []byte) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrSyntax, err)
 	}
-	if !CanonicalBase64(string(s)) {
+	if !canonical64(s) {
 		return ErrEncoded
 	}
 	return nil
 }
 
-// CanonicalBase64 says whether s is exactly the standard padded encoding of some bytes. The
-// library's Strict mode alone accepts newlines.
-func CanonicalBase64(s string) bool {
-	b, err := base64.StdEncoding.Strict().DecodeString(s)
-	return err == nil && base64.StdEncoding.EncodeToString(b) == s
+// CanonicalBase64 says whether s is exactly the standard padded encoding of some bytes.
+func CanonicalBase64(s string) bool { return canonical64([]byte(s)) }
+
+// canonical64 compares the re-encoding: the library's Strict mode alone accepts newlines.
+func canonical64(s []byte) bool {
+	b, err := base64.StdEncoding.Strict().AppendDecode(nil, s)
+	return err == nil && bytes.Equal(base64.StdEncoding.AppendEncode(nil, b), s)
 }
 
 func isBytes(t reflect.Type) bool {

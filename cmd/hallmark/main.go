@@ -24,7 +24,7 @@ import (
 )
 
 func main() {
-	suite := conformance.Suite{Cases: cases.All(), Arming: cases.Arming()}
+	suite := conformance.Suite{Cases: cases.All(), Arming: cases.Arming(), Drivers: runcmd.Drivers()}
 	if conformance.IsChild() {
 		conformance.ChildMain(suite)
 		return

@@ -15,6 +15,9 @@ import (
 // ErrUnavailable means that this target lacks the part.
 var ErrUnavailable = errors.New("target part unavailable")
 
+// ErrNoContainer means that the engine was asked and has no container of that sandbox.
+var ErrNoContainer = errors.New("the engine has no container of this sandbox")
+
 // Error is a typed refusal by the runtime. Code is the runtime's stable code, for example
 // "REMOTE_WORKER_PATH_UNSAFE"; the suite compares codes, never texts.
 type Error struct {
@@ -63,6 +66,25 @@ type Spec struct {
 	WorkspaceBytes  int64
 	WorkspaceInodes int64
 	HardTimeout     time.Duration
+}
+
+// WithDefaults returns s with every zero bound replaced: one CPU, 256 MiB, 256 tasks, a
+// workspace of 64 MiB and 4,096 inodes, ten minutes.
+func (s Spec) WithDefaults() Spec {
+	set := func(p *int64, v int64) {
+		if *p == 0 {
+			*p = v
+		}
+	}
+	set(&s.CPUs, 1000)
+	set(&s.MemoryBytes, 256<<20)
+	set(&s.PIDs, 256)
+	set(&s.WorkspaceBytes, 64<<20)
+	set(&s.WorkspaceInodes, 4096)
+	if s.HardTimeout == 0 {
+		s.HardTimeout = 10 * time.Minute
+	}
+	return s
 }
 
 // Command is one invocation. There is no environment.
@@ -162,7 +184,8 @@ type Container struct {
 
 // Observer looks from outside. It never asks the tenant.
 type Observer interface {
-	// Container finds the sandbox's container by the engine, not by the runtime's word.
+	// Container finds the sandbox's container by the engine, not by the runtime's word; none is
+	// [ErrNoContainer].
 	Container(ctx context.Context, sandboxID string) (Container, error)
 	// EngineSocket is the engine's own socket, past the tape.
 	EngineSocket() (string, error)
@@ -213,11 +236,18 @@ type Controller interface {
 	Inject(rule TapeRule) error
 }
 
-// Target bundles the parts. Observer, Controller and Wire may be nil.
+// Target bundles the parts. Observer, Controller and Wire may be nil. Parts names the optional
+// abilities that are there, with the values of conformance.Part; a case that needs another one
+// is not run.
 type Target struct {
+	Parts      []string
 	Runtime    Runtime
 	Observer   Observer
 	Controller Controller
 	Wire       Wire
-	Close      func() error
+	// Documents are what the run keeps of the target as evidence, by name, for example
+	// "launch-profile.json"; asked for before Close. May be nil.
+	Documents func() (map[string][]byte, error)
+	// Close ends what Open started and removes what it made; an error says what was left.
+	Close func() error
 }

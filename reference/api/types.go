@@ -95,11 +95,11 @@ type Usage struct {
 // ExecRequest asks for one command. Stdin is base64; there is no environment, on purpose.
 type ExecRequest struct {
 	InvocationID   string   `json:"invocationId"`
-	Argv           []string `json:"argv"`           // 1..256 entries, 64 KiB in all
-	Cwd            string   `json:"cwd"`            // relative to the workspace; "" is the workspace itself
-	Stdin          []byte   `json:"stdin"`          // optional, at most 1 MiB
-	TimeoutMs      int64    `json:"timeoutMs"`      // 1 .. 900,000
-	MaxOutputBytes int64    `json:"maxOutputBytes"` // 1 .. 4 MiB, shared by both streams
+	Argv           []string `json:"argv"`            // 1..256 entries, 64 KiB in all
+	Cwd            string   `json:"cwd"`             // relative to the workspace; "" is the workspace itself
+	Stdin          []byte   `json:"stdin,omitempty"` // optional, at most 1 MiB
+	TimeoutMs      int64    `json:"timeoutMs"`       // 1 .. 900,000
+	MaxOutputBytes int64    `json:"maxOutputBytes"`  // 1 .. 4 MiB, shared by both streams
 }
 
 // ExecResult is a terminal outcome. Exactly one of ExitCode and Signal is set.
@@ -107,8 +107,8 @@ type ExecResult struct {
 	InvocationID      string    `json:"invocationId"`
 	Stdout            []byte    `json:"stdout"`
 	Stderr            []byte    `json:"stderr"`
-	ExitCode          *int      `json:"exitCode"`
-	Signal            string    `json:"signal"`
+	ExitCode          *int      `json:"exitCode,omitempty"`
+	Signal            string    `json:"signal,omitempty"`
 	DurationMs        int64     `json:"durationMs"`
 	Truncated         Truncated `json:"truncated"`
 	DescendantsKilled int64     `json:"descendantsKilled"`
@@ -124,7 +124,8 @@ type Truncated struct {
 }
 
 // FSRequest is one workspace operation: stat, list, mkdir, remove, rename or readlink.
-// Exactly one of Path and PathBytes; likewise for the target of a rename.
+// Exactly one of Path and PathBytes; likewise for the target of a rename. stat and list take
+// neither for the workspace itself.
 type FSRequest struct {
 	Op          string `json:"op"`
 	Path        string `json:"path,omitempty"`

@@ -3,6 +3,7 @@
 package evidencecmd
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -39,7 +40,11 @@ func (c *commands) trustInit() *cobra.Command {
 			}
 			i.Catalogue, i.Now, i.Lifetime = cat, now(), time.Duration(days)*24*time.Hour
 			if _, err := gate.Init(i); err != nil {
-				return failed(err, "use a new directory: keys are never replaced")
+				remedy := "correct what is named"
+				if errors.Is(err, os.ErrExist) {
+					remedy = "use a new directory: keys are never replaced"
+				}
+				return failed(err, remedy)
 			}
 			for _, name := range []string{gate.RootKeyFile, gate.RootPublicFile, gate.EvidenceKeyFile, gate.GateKeyFile, gate.TrustFile} {
 				fmt.Fprintln(cmd.OutOrStdout(), filepath.Join(i.Dir, name))

@@ -61,7 +61,7 @@ type Result struct {
 }
 
 // Validity is how long evidence of this command is good for at most; a trust policy may say less.
-const Validity = 90 * 24 * time.Hour
+const Validity = 30 * 24 * time.Hour
 
 // Limitations go into every bundle of this command.
 var limitations = []string{

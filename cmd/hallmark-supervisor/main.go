@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command hallmark-supervisor is PID 1 of a sandbox, and the helpers that PID 1 and the engine
+// start in it. It takes one word:
+//
+//	supervisor  run as PID 1
+//	bridge      relay stdin and stdout to the control socket; for the engine's exec, as root
+//	invoke      run invocations for PID 1; for PID 1 only
+//	stats       print the supervisor's counters, one per line; for root in the sandbox
+//	nothing     exit 0; tells the supervisor that a directory can be entered
+//
+// It exits 1 on failure and 3 when whoever listens at the socket is not the supervisor.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+
+	"github.com/hallmark-sandbox/hallmark/reference/control"
+	"github.com/hallmark-sandbox/hallmark/reference/supervisor"
+)
+
+func main() {
+	word := ""
+	if len(os.Args) == 2 {
+		word = os.Args[1]
+	}
+	var err error
+	switch word {
+	case "supervisor":
+		err = supervisor.Run(os.Stderr)
+	case "bridge":
+		err = supervisor.Bridge(os.Stdin, os.Stdout)
+	case "invoke":
+		err = supervisor.Invoke()
+	case "stats":
+		err = stats(os.Stdout)
+	case "nothing":
+	default:
+		err = errors.New("want one of supervisor, bridge, invoke, stats, nothing")
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "hallmark-supervisor:", err)
+		if errors.Is(err, supervisor.ErrImpostor) {
+			os.Exit(3)
+		}
+		os.Exit(1)
+	}
+}
+
+func stats(w io.Writer) error {
+	conn, err := supervisor.Dial()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), control.FirstRequestWithin)
+	defer cancel()
+	c, err := control.Connect(ctx, conn)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	m, err := c.Stats(ctx)
+	if err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(m)) {
+		fmt.Fprintf(w, "%s %d\n", name, m[name])
+	}
+	return nil
+}

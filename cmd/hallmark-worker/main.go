@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command hallmark-worker is the reference runtime's daemon. It owns the wiring: it reads one
+// strict JSON file, builds the parts of reference/ out of it, and ends them in order. It never
+// listens before the start-up checks and the reconcile are complete, and decides nothing that
+// a package of reference/ decides.
+//
+//	hallmark-worker serve --config FILE
+//	hallmark-worker version
+//
+// Errors go to standard error: one sentence, then the remedy. Exit status 0 after a clean
+// shutdown; 1 when the start was refused for want of evidence, or the shutdown left something;
+// 3 when the arguments, the configuration or the host are not as needed. SIGTERM and SIGINT
+// drain and retire; a second signal ends the process at once.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hallmark-sandbox/hallmark/buildinfo"
+	"github.com/hallmark-sandbox/hallmark/reference/api"
+	"github.com/hallmark-sandbox/hallmark/reference/worker"
+)
+
+// Exit statuses.
+const (
+	exitNegative = 1
+	exitFailed   = 3
+)
+
+// failure is what the operator is told.
+type failure struct {
+	status   int
+	sentence string
+	remedy   string
+	cause    error
+}
+
+func (f *failure) Error() string { return f.sentence + ": " + f.cause.Error() }
+
+// Unwrap returns the cause.
+func (f *failure) Unwrap() error { return f.cause }
+
+func main() {
+	unix.Umask(0o077)
+	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT)
+	// After the first signal the default action is back: the second one ends the process.
+	context.AfterFunc(ctx, stop)
+	os.Exit(report(os.Stderr, run(ctx, os.Args[1:], os.Stdout)))
+}
+
+// report prints err for the operator and returns the exit status.
+func report(w io.Writer, err error) int {
+	if err == nil {
+		return 0
+	}
+	f := &failure{status: exitFailed, sentence: "the worker failed", remedy: "see its log", cause: err}
+	errors.As(err, &f)
+	fmt.Fprintf(w, "hallmark-worker: %v\n%s\n", f, f.remedy)
+	return f.status
+}
+
+const usage = "usage: hallmark-worker serve --config FILE, or hallmark-worker version"
+
+func wrongUsage(err error) error {
+	return &failure{exitFailed, "the arguments are wrong", usage, err}
+}
+
+func run(ctx context.Context, args []string, out io.Writer) error {
+	if len(args) == 0 {
+		return wrongUsage(errors.New("no command"))
+	}
+	fs := flag.NewFlagSet(args[0], flag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	switch args[0] {
+	case "version":
+		if len(args) != 1 {
+			return wrongUsage(errors.New("version takes nothing"))
+		}
+		_, err := fmt.Fprintf(out, "hallmark-worker %s commit %s tree %s\n", buildinfo.Version, buildinfo.Commit(), buildinfo.TreeState())
+		return err
+	case "serve":
+		path := fs.String("config", "", "configuration file")
+		if err := fs.Parse(args[1:]); err != nil {
+			return wrongUsage(err)
+		}
+		if *path == "" || fs.NArg() != 0 {
+			return wrongUsage(errors.New("serve takes --config FILE and nothing else"))
+		}
+		cfg, err := worker.LoadConfig(*path)
+		if err != nil {
+			return &failure{exitFailed, "the configuration is not valid", "correct " + *path + " and start again", err}
+		}
+		return serve(ctx, cfg)
+	}
+	return wrongUsage(fmt.Errorf("unknown command %q", args[0]))
+}
+
+// needs makes a failure of the host or the configuration out of err; a refusal for want of
+// evidence keeps its own sentence.
+func needs(err error, sentence, remedy string) error {
+	var e *api.Error
+	if errors.As(err, &e) && e.Code == api.Unqualified {
+		return &failure{exitNegative, "this worker may not start, since no live evidence admits it (" + string(api.Unqualified) + ")",
+			"run the conformance suite on this cohort and `hallmark gate`, or restore what was admitted", err}
+	}
+	return &failure{exitFailed, sentence, remedy, err}
+}

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/hallmark-sandbox/hallmark/buildinfo"
+	"github.com/hallmark-sandbox/hallmark/reference/api"
+	"github.com/hallmark-sandbox/hallmark/reference/capability"
+	"github.com/hallmark-sandbox/hallmark/reference/engine"
+	"github.com/hallmark-sandbox/hallmark/reference/quota"
+	"github.com/hallmark-sandbox/hallmark/reference/session"
+	"github.com/hallmark-sandbox/hallmark/reference/state"
+	"github.com/hallmark-sandbox/hallmark/reference/worker"
+	"github.com/hallmark-sandbox/hallmark/reference/workspace"
+)
+
+// Bounds of the end: requests in progress, then sandboxes.
+const (
+	drainTimeout  = 20 * time.Second
+	retireTimeout = 30 * time.Second
+	startTimeout  = 5 * time.Minute // reconcile after a crash retries removals
+)
+
+// The two files that evidence is about, in the state directory.
+const (
+	securityFile = "security-config.json"
+	profileFile  = "launch-profile.json"
+)
+
+// daemon is everything that has to be ended.
+type daemon struct {
+	cfg   worker.Config
+	log   *slog.Logger
+	own   string // digest of this executable
+	clock *capability.Clock
+
+	store      *state.Store
+	engine     *engine.Engine
+	supervisor worker.Installed
+	quota      worker.Installed
+	gate       *startGate
+	sessions   *session.Manager
+}
+
+// serve runs the worker until ctx ends.
+func serve(ctx context.Context, cfg worker.Config) (err error) {
+	log, closeLog, err := openLog(cfg.Log.Path)
+	if err != nil {
+		return &failure{exitFailed, "the log cannot be opened", "correct log.path", err}
+	}
+	defer func() { err = errors.Join(err, closeLog()) }()
+	d := &daemon{cfg: cfg, log: log}
+	defer func() { err = errors.Join(err, d.close()) }()
+	err = d.run(ctx)
+	if err != nil {
+		log.ErrorContext(ctx, "worker ends", "err", err)
+	}
+	return err
+}
+
+func (d *daemon) run(ctx context.Context) error {
+	start, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	if err := d.prepare(start); err != nil {
+		return err
+	}
+	if err := d.admit(start); err != nil {
+		return err
+	}
+	server, err := d.build(start)
+	if err != nil {
+		return err
+	}
+	d.log.InfoContext(ctx, "reconcile")
+	if err := d.sessions.Reconcile(start); err != nil {
+		return errors.Join(needs(err, "what an earlier run left could not be removed", "see the log, then start again"), d.retire(ctx))
+	}
+	l, err := worker.Listen(ctx, d.cfg.Listen)
+	if err != nil {
+		return errors.Join(&failure{exitFailed, "the socket cannot be used", "correct listen, or end the process that holds it", err}, d.retire(ctx))
+	}
+	cancel()
+	d.log.InfoContext(ctx, "serving", "worker", d.cfg.WorkerID, "mode", d.cfg.Mode, "epoch", d.store.Epoch(), "cohort", d.gate.CohortID(), "pins", d.gate.PinsDigest())
+	err = server.Serve(ctx, l, drainTimeout)
+	if err != nil {
+		err = &failure{exitNegative, "requests were cut off", "see the log", err}
+	}
+	return errors.Join(err, d.retire(ctx))
+}
+
+// retire ends all sandboxes. Its bound is its own: ctx is what has just ended.
+func (d *daemon) retire(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), retireTimeout)
+	defer cancel()
+	if err := d.sessions.Shutdown(ctx); err != nil {
+		return &failure{exitNegative, "the shutdown left something behind", "start the worker again on the same state directory: it removes what its records name", err}
+	}
+	return nil
+}
+
+// prepare takes the state directory and makes the parts that do not depend on admission.
+func (d *daemon) prepare(ctx context.Context) (err error) {
+	const host = "see ENVIRONMENT in the README for what a host needs"
+	if os.Geteuid() != 0 {
+		return &failure{exitFailed, "the worker needs root", "start it as root", errors.New("effective uid is not 0")}
+	}
+	if d.own, err = worker.OwnDigest(); err != nil {
+		return needs(err, "this executable cannot be read", host)
+	}
+	if err := workspace.Probe(); err != nil {
+		return needs(err, "this host lacks a path primitive", host)
+	}
+	if d.clock, err = capability.NewClock(); err != nil {
+		return needs(err, "this host lacks a clock", host)
+	}
+	if d.store, err = state.Open(d.cfg.StateDir, state.Options{Mode: d.cfg.Mode, Now: d.clock.Now}); err != nil {
+		return needs(err, "the state directory cannot be used", "give each worker and each mode a directory of its own, owned by root, with mode 0700")
+	}
+	document, err := d.cfg.SecurityDocument()
+	if err == nil {
+		err = os.WriteFile(filepath.Join(d.cfg.StateDir, securityFile), document, 0o600)
+	}
+	if err != nil {
+		return needs(err, "the state directory cannot be written", "make room and start again")
+	}
+	helpers := filepath.Join(d.cfg.StateDir, "helpers")
+	if d.supervisor, err = worker.InstallHelper(helpers, d.cfg.Helpers.Supervisor); err == nil {
+		d.quota, err = worker.InstallHelper(helpers, d.cfg.Helpers.Quota)
+	}
+	if err != nil {
+		return needs(err, "a helper cannot be copied", "correct helpers")
+	}
+	d.engine, err = engine.New(ctx, engine.Config{
+		Socket: d.cfg.Engine.Socket, Runtime: d.cfg.Engine.Runtime, CgroupParent: d.cfg.Engine.CgroupParent,
+		Ceilings: d.cfg.Ceilings, PidFile: d.cfg.Engine.PidFile, Log: d.log,
+	})
+	return needsOrNil(err, "the engine cannot be used", "start the engine, or correct engine")
+}
+
+// build makes the lifecycle and the server.
+func (d *daemon) build(ctx context.Context) (*worker.Server, error) {
+	loop, err := quota.NewLoop(quota.LoopConfig{
+		Dir: d.cfg.Workspaces.Dir, Helper: d.quota.Path, HelperDigest: d.quota.Digest,
+		ReserveBytes: d.cfg.Workspaces.ReserveBytes, ReserveInodes: d.cfg.Workspaces.ReserveInodes,
+		EngineMountinfo: d.engine.Mountinfo, Log: d.log,
+	})
+	if err != nil {
+		return nil, needs(err, "workspaces cannot be bounded", "correct workspaces")
+	}
+	limits := worker.DefaultLimits(d.cfg.Ceilings)
+	sc := session.Config{
+		Identity: session.Identity{
+			WorkerID: d.cfg.WorkerID, Mode: d.cfg.Mode, BootEpoch: d.store.Epoch(), WorkerDigest: d.own,
+			SupervisorDigest: d.supervisor.Digest, SupervisorPath: d.supervisor.Path, QuotaDigest: d.quota.Digest,
+			SandboxBinaryDigest: d.cfg.SandboxBinary.Digest,
+		},
+		Ceilings: d.cfg.Ceilings,
+		Limits:   session.Limits{Creates: int(limits.Creates), Execs: int(limits.Execs), ExecsPerSandbox: int(limits.ExecsPerSandbox)},
+		Store:    d.store, Engine: d.engine, Quota: loop, Gate: d.gate, Log: d.log,
+	}
+	if d.cfg.Mode == api.Qualification {
+		// Production pins the profile; here there is none yet, but all sandboxes are to be alike.
+		recorder, err := engine.NewProfileRecorder(filepath.Join(d.cfg.StateDir, profileFile))
+		if err != nil {
+			return nil, needs(err, "the launch profile cannot be recorded", "give the run a new state directory")
+		}
+		sc.Profile = recorder.Observe
+	}
+	key, err := worker.LoadSigningKey(d.cfg.SigningKey)
+	if err != nil {
+		return nil, needs(err, "the signing key cannot be used", "make one with `hallmark evidence keygen` and name it in signingKey")
+	}
+	signer, err := capability.NewSigner(key)
+	if err != nil {
+		return nil, needs(err, "the signing key cannot be used", "correct signingKey")
+	}
+	verifier, err := capability.NewVerifier(capability.VerifierConfig{
+		Issuer: d.cfg.Authority.Issuer, Audience: d.cfg.WorkerID, Epoch: d.store.Epoch(), Keys: d.cfg.VerifierKeys(), Now: d.clock.Now,
+	})
+	if err != nil {
+		return nil, needs(err, "the authority cannot be used", "correct authority")
+	}
+	if d.sessions, err = session.New(sc); err != nil {
+		return nil, needs(err, "the lifecycle cannot be built", "see the log")
+	}
+	server, err := worker.New(worker.Options{
+		Health: api.Health{
+			ProtocolVersion: api.ProtocolVersion, WorkerID: d.cfg.WorkerID, BootEpoch: d.store.Epoch(), Mode: d.cfg.Mode,
+			CohortID: d.gate.CohortID(), PinsDigest: d.gate.PinsDigest(), EvidenceDigests: d.gate.EvidenceDigests(),
+			Features: worker.Features(), Limits: limits,
+		},
+		Verifier: verifier, Signer: signer, Nonces: d.store, Sessions: d.sessions, Log: d.log,
+		OpenFiles: func(_ context.Context, ws, sb string) (worker.Files, func(), error) {
+			tree, release, err := d.sessions.Tree(ws, sb)
+			if err != nil {
+				return nil, nil, err
+			}
+			return worker.TreeFiles(tree), release, nil
+		},
+	})
+	return server, needsOrNil(err, "the server cannot be built", "see the log")
+}
+
+func (d *daemon) close() error {
+	var errs []error
+	if d.engine != nil {
+		errs = append(errs, d.engine.Close())
+	}
+	if d.store != nil {
+		errs = append(errs, d.store.Close())
+	}
+	return errors.Join(errs...)
+}
+
+func needsOrNil(err error, sentence, remedy string) error {
+	if err == nil {
+		return nil
+	}
+	return needs(err, sentence, remedy)
+}
+
+func openLog(path string) (*slog.Logger, func() error, error) {
+	var w io.Writer = os.Stderr
+	end := func() error { return nil }
+	if path != "" {
+		f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+		if err != nil {
+			return nil, nil, fmt.Errorf("open log: %w", err)
+		}
+		w, end = f, f.Close
+	}
+	log := slog.New(slog.NewJSONHandler(w, nil))
+	log.Info("hallmark-worker", "version", buildinfo.Version, "commit", buildinfo.Commit(), "tree", buildinfo.TreeState())
+	return log, end, nil
+}

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package evidencecmd_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/spf13/cobra"
+
+	"github.com/hallmark-sandbox/hallmark/cmd/hallmark/internal/evidencecmd"
+	"github.com/hallmark-sandbox/hallmark/cmd/hallmark/internal/exit"
+	"github.com/hallmark-sandbox/hallmark/evidence"
+	"github.com/hallmark-sandbox/hallmark/evidence/evidencetest"
+	"github.com/hallmark-sandbox/hallmark/evidence/gate"
+	"github.com/hallmark-sandbox/hallmark/evidence/signing"
+	"github.com/hallmark-sandbox/hallmark/strictjson"
+)
+
+// TestMain gives the scripts two programs: hallmark with the commands of this package, and
+// world, which writes synthetic evidence for a directory of `hallmark trust init`.
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"hallmark": hallmark, "world": world})
+}
+
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{Dir: "testdata/script", RequireExplicitExec: true})
+}
+
+func synthetic() *evidencetest.World {
+	w, err := evidencetest.New(time.Now())
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(exit.Failed)
+	}
+	return w
+}
+
+func hallmark() {
+	root := &cobra.Command{Use: "hallmark", SilenceErrors: true, SilenceUsage: true}
+	root.AddCommand(evidencecmd.New(func() evidence.Catalogue { return synthetic().Catalogue })...)
+	err := root.Execute()
+	if err == nil {
+		return
+	}
+	var typed *exit.Error
+	if !errors.As(err, &typed) {
+		fmt.Fprintf(os.Stderr, "error: %v.\n", err)
+		os.Exit(exit.Failed)
+	}
+	fmt.Fprintf(os.Stderr, "error: %v.\nremedy: %s.\n", typed, typed.Remedy)
+	os.Exit(typed.Status)
+}
+
+// world DIR KEY writes a conformant bundle into DIR, signed with KEY as issuer "ci.example".
+// With a third argument the first case has failed.
+func world() {
+	w := synthetic()
+	s, err := signing.Load(os.Args[2])
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(exit.Failed)
+	}
+	p := &w.Statement.Predicate
+	m := p.MutationEvidence.MutationResults
+	file, err := evidence.SealMutation(m, s)
+	if err == nil {
+		p.MutationEvidence.Digest = evidence.Digest(file)
+		for i := range w.Blobs {
+			if w.Blobs[i].Role == evidence.ArtifactMutation {
+				w.Blobs[i].Body = file
+			}
+		}
+		// Keys of trust init are valid from a minute before they were made.
+		p.Run.StartedAt, p.Run.FinishedAt = evidence.At(time.Now()), evidence.At(time.Now())
+		p.Run.Arming.StartedAt = p.Run.StartedAt
+		p.Validity = evidence.Validity{NotBefore: p.Run.StartedAt, NotAfter: evidence.At(time.Now().Add(time.Hour))}
+		if len(os.Args) > 3 {
+			p.Cases[0].Status, p.Cases[0].Reason = evidence.StatusFail, "escaped"
+		}
+		w.Blobs[0].Body, err = evidencetest.Reseal(&w.Statement, []int{0, 1, 2, 3})
+	}
+	if err == nil {
+		_, err = evidence.WriteBundle(os.Args[1], w.Statement, w.Blobs, s)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(exit.Failed)
+	}
+}
+
+func TestTrustInitMakesAnAdmittingPolicy(t *testing.T) {
+	dir := t.TempDir()
+	w := synthetic()
+	p, err := gate.Init(gate.InitConfig{
+		Dir: dir, Identity: "ci.example", Role: evidence.RoleCI, Profiles: []string{"first-light"},
+		Catalogue: w.Catalogue, Mutation: evidence.MutationRequired, Lifetime: time.Hour, Now: time.Now(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := evidence.CheckPolicy(p); err != nil || len(p.Keys) != 2 {
+		t.Errorf("%d keys, %v", len(p.Keys), err)
+	}
+	text, err := strictjson.Marshal(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var again evidence.TrustPolicy
+	if err := strictjson.Unmarshal(text, &again, strictjson.Limits{}); err != nil {
+		t.Errorf("what `trust show --json` prints is not what `trust sign` reads: %v", err)
+	}
+}

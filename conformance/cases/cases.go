@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package cases is the catalogue: every case that is implemented, in the order of its families,
+// and the arming of the oracles that they need. It owns the list. Registration is explicit: a
+// case that is not named in its family's list does not exist, and a test compares the lists with
+// the files on disk, the published catalogue and the mutants.
+//
+// Read next: one case, for example pr/pr05_daemonise.go.
+package cases
+
+import (
+	"slices"
+
+	"github.com/hallmark-sandbox/hallmark/conformance"
+	"github.com/hallmark-sandbox/hallmark/conformance/cases/cr"
+	"github.com/hallmark-sandbox/hallmark/conformance/cases/fs"
+	"github.com/hallmark-sandbox/hallmark/conformance/cases/im"
+	"github.com/hallmark-sandbox/hallmark/conformance/cases/ip"
+	"github.com/hallmark-sandbox/hallmark/conformance/cases/ke"
+	"github.com/hallmark-sandbox/hallmark/conformance/cases/lc"
+	"github.com/hallmark-sandbox/hallmark/conformance/cases/nw"
+	"github.com/hallmark-sandbox/hallmark/conformance/cases/ou"
+	"github.com/hallmark-sandbox/hallmark/conformance/cases/pr"
+	"github.com/hallmark-sandbox/hallmark/conformance/cases/pt"
+	"github.com/hallmark-sandbox/hallmark/conformance/cases/qt"
+	"github.com/hallmark-sandbox/hallmark/conformance/cases/rs"
+)
+
+// All returns the catalogue. The slice is the caller's.
+func All() []conformance.Case {
+	return slices.Concat(fs.Cases(), qt.Cases(), pr.Cases(), ip.Cases(), ou.Cases(), rs.Cases(), nw.Cases(), cr.Cases(), lc.Cases(), pt.Cases(), im.Cases(), ke.Cases())
+}

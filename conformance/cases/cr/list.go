@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package cr holds the cases about credentials. In this catalogue they prove that values have no
+// way in but the authorised one: not by a caller's environment.
+package cr
+
+import "github.com/hallmark-sandbox/hallmark/conformance"
+
+// Cases lists the family in the order of the catalogue.
+func Cases() []conformance.Case { return []conformance.Case{CR01} }

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fs
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	iofs "io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/hallmark-sandbox/hallmark/conformance"
+	"github.com/hallmark-sandbox/hallmark/conformance/cases/internal/attack"
+	"github.com/hallmark-sandbox/hallmark/conformance/oracle"
+	"github.com/hallmark-sandbox/hallmark/conformance/target"
+)
+
+// FS02 plants symlinks that leave the workspace and asks the API to work through them.
+var FS02 = conformance.Case{
+	ID: "FS-02", Revision: 1, Title: "Leaf symlink read and write",
+	Requirement: "A workspace operation whose last component is a symlink never returns or alters the target's bytes; removal removes the link only.",
+	Threat:      "A tenant turns the worker's own file API into a read and write of the host.",
+	Attack:      "The tenant links to /etc/shadow, to a host canary by absolute and by relative path, and to a host file that does not exist; the API reads, stats, writes and removes each.",
+	Witness:     "Links that the host sees planted before the operations (at least 4).",
+	Oracle:      "A hash of the host canary tree before and after; bytes that the API returned.",
+	Precedent:   "criyle/go-judge#176; compiler-explorer#6026; CVE-2024-28185",
+	Tier:        conformance.Smoke, Control: true, PerImage: true, Timeout: 30 * time.Second,
+	Features: []conformance.Feature{conformance.FeatureExec, conformance.FeatureFiles},
+	Needs:    []conformance.Part{conformance.PartWorkspacePath},
+	Oracles:  []conformance.Oracle{conformance.OracleTreeHash},
+	Kills:    []conformance.Kill{{Mutant: "m01", Reason: "target-read"}},
+	Run:      runFS02,
+}
+
+func runFS02(ctx context.Context, t *conformance.T) error {
+	// Arrange: a host folder that anybody may read and write, so that only confinement protects it.
+	sb := t.Sandbox(ctx, target.Spec{})
+	program := t.Tenant(ctx, sb)
+	c, err := attack.Container(ctx, t, sb)
+	if err != nil {
+		return err
+	}
+	outside, err := os.MkdirTemp("", "hallmark-fs02-")
+	if err != nil {
+		return err
+	}
+	t.Cleanup(func(context.Context) error { return os.RemoveAll(outside) })
+	token := t.Canary("host file")
+	canary := filepath.Join(outside, "canary")
+	if err := errors.Join(os.WriteFile(canary, []byte(token), 0o666), os.Chmod(canary, 0o666), os.Chmod(outside, 0o777)); err != nil {
+		return err
+	}
+	relative, err := filepath.Rel(c.Workspace, canary)
+	if err != nil {
+		return err
+	}
+	before, err := oracle.HashTree(outside)
+	if err != nil {
+		return err
+	}
+	links := []struct{ name, to string }{
+		{"out-shadow", "/etc/shadow"}, {"out-absolute", canary}, {"out-relative", relative}, {"out-dangling", filepath.Join(outside, "made")},
+	}
+	plant := []string{"symlinks"}
+	for _, l := range links {
+		plant = append(plant, l.name+"="+l.to)
+	}
+	if _, err := attack.Must(ctx, sb, target.Command{Argv: attack.Command(program, plant...)}); err != nil {
+		return err
+	}
+
+	// Witness: the host sees each link as it was asked for.
+	t.NeedWitness("links-planted", int64(len(links)))
+	for _, l := range links {
+		if to, err := os.Readlink(filepath.Join(c.Workspace, l.name)); err == nil && to == l.to {
+			t.Witness("links-planted", 1)
+		}
+	}
+
+	// Attack and verdict, operation by operation.
+	files := sb.Files()
+	for _, l := range links {
+		body, err := files.Read(ctx, l.name)
+		switch {
+		case err == nil && bytes.Contains(body, []byte(token)):
+			t.Fail("target-read", "reading %s returned the canary", l.name)
+		case err == nil:
+			t.Fail("target-read", "reading %s returned %d bytes", l.name, len(body))
+		case target.CodeOf(err) == "":
+			return err
+		}
+		entry, err := files.Stat(ctx, l.name)
+		switch {
+		case err == nil && entry.Kind != "symlink":
+			t.Fail("target-stat", "stat of %s says %s of %d bytes", l.name, entry.Kind, entry.Size)
+		case err != nil && target.CodeOf(err) == "":
+			return err
+		}
+	}
+	for _, l := range links {
+		err := files.Write(ctx, l.name, []byte("overwritten"))
+		if err != nil && target.CodeOf(err) == "" {
+			return err
+		}
+		t.Observe("write "+l.name, map[bool]string{true: "replaced the link", false: target.CodeOf(err)}[err == nil])
+	}
+	after, err := oracle.HashTree(outside)
+	if err != nil {
+		return err
+	}
+	if d := before.Diff(after); len(d) > 0 {
+		t.Fail("target-altered", "the host tree changed by a write: %v", d)
+	}
+
+	// Removal, on fresh links where a write has replaced them.
+	for _, l := range links {
+		if err := files.Remove(ctx, l.name); err != nil {
+			t.Fail("link-not-removed", "removing %s: %v", l.name, err)
+		}
+	}
+	if _, err := attack.Must(ctx, sb, target.Command{Argv: attack.Command(program, plant...)}); err != nil {
+		return err
+	}
+	for _, l := range links {
+		if err := files.Remove(ctx, l.name); err != nil {
+			t.Fail("link-not-removed", "removing %s: %v", l.name, err)
+		} else if _, err := os.Lstat(filepath.Join(c.Workspace, l.name)); !errors.Is(err, iofs.ErrNotExist) {
+			t.Fail("link-not-removed", "%s is still there", l.name)
+		}
+	}
+	if after, err = oracle.HashTree(outside); err != nil {
+		return err
+	}
+	if d := before.Diff(after); len(d) > 0 {
+		t.Fail("target-altered", "the host tree changed by a removal: %v", d)
+	}
+	return nil
+}

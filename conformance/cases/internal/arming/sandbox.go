@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package arming
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/hallmark-sandbox/hallmark/conformance"
+	"github.com/hallmark-sandbox/hallmark/conformance/cases/internal/attack"
+	"github.com/hallmark-sandbox/hallmark/conformance/oracle"
+	"github.com/hallmark-sandbox/hallmark/conformance/target"
+)
+
+// planted is the size that the usage and cgroup armings write or touch.
+const planted = 24 << 20
+
+// Usage plants a file in a workspace through the API.
+func Usage(ctx context.Context, t *conformance.T) error {
+	sb := t.Sandbox(ctx, target.Spec{})
+	c, err := attack.Container(ctx, t, sb)
+	if err != nil {
+		return err
+	}
+	device, err := oracle.StatUsage(c.Workspace)
+	if err != nil {
+		return err
+	}
+	walk, err := oracle.WalkUsage(c.Workspace)
+	if err != nil {
+		return err
+	}
+	const size = 4 << 20
+	if err := sb.Files().Write(ctx, "planted", make([]byte, size)); err != nil {
+		return err
+	}
+	deviceAfter, err := oracle.StatUsage(c.Workspace)
+	if err != nil {
+		return err
+	}
+	walkAfter, err := oracle.WalkUsage(c.Workspace)
+	if err != nil {
+		return err
+	}
+	if grown := walkAfter.Bytes - walk.Bytes; grown < size {
+		t.Fail("planted-missed", "a file of %d bytes is %d in the walk", size, grown)
+	}
+	if grown := deviceAfter.Bytes - device.Bytes; grown < size {
+		t.Fail("planted-missed", "a file of %d bytes is %d in statfs", size, grown)
+	}
+	if walkAfter.Inodes-walk.Inodes != 1 || deviceAfter.Inodes-device.Inodes != 1 {
+		t.Fail("planted-missed", "one file is %d inodes in the walk and %d in statfs", walkAfter.Inodes-walk.Inodes, deviceAfter.Inodes-device.Inodes)
+	}
+	t.Witness("bytes", size)
+	return nil
+}
+
+// Cgroup plants memory and tasks in a sandbox.
+func Cgroup(ctx context.Context, t *conformance.T) error {
+	sb := t.Sandbox(ctx, target.Spec{PIDs: 200})
+	program := t.Tenant(ctx, sb)
+	c, err := attack.Container(ctx, t, sb)
+	if err != nil {
+		return err
+	}
+	group := oracle.Cgroup{Dirs: c.Cgroups}
+	limit, err := group.PIDsLimit()
+	if err != nil {
+		return err
+	}
+	if limit != 200 {
+		t.Fail("planted-missed", "a limit of 200 tasks is read as %d", limit)
+	}
+	pids, err := group.PIDs()
+	if err != nil {
+		return err
+	}
+	memory, err := group.Memory()
+	if err != nil {
+		return err
+	}
+	stop := group.Watch(ctx, 10*time.Millisecond)
+	_, err = attack.Must(ctx, sb, target.Command{Argv: attack.Command(program, "memory-hog", "-bytes", strconv.Itoa(planted), "-hold", "300ms")})
+	if err == nil {
+		_, err = attack.Must(ctx, sb, target.Command{Argv: attack.Command(program, "thread-bomb", "-procs", "8", "-threads", "5", "-seconds", "1")})
+	}
+	peaks := stop()
+	if err != nil {
+		return err
+	}
+	t.Observe("peaks", map[string]int64{"pids": peaks.PIDs - pids, "memory": peaks.Memory - memory, "samples": peaks.Samples})
+	if peaks.Memory-memory < planted*3/4 {
+		t.Fail("planted-missed", "%d bytes touched raise the peak by %d", planted, peaks.Memory-memory)
+	}
+	if peaks.PIDs-pids < 10 {
+		t.Fail("planted-missed", "8 processes of 5 threads raise the tasks by %d", peaks.PIDs-pids)
+	}
+	t.Witness("samples", peaks.Samples)
+	return nil
+}
+
+// Tape makes a sandbox and looks for the calls that this must have caused.
+func Tape(ctx context.Context, t *conformance.T) error {
+	_, mark, err := t.Target().Observer.Tape(0)
+	if err != nil {
+		return err
+	}
+	sb := t.Sandbox(ctx, target.Spec{})
+	c, err := attack.Container(ctx, t, sb)
+	if err != nil {
+		return err
+	}
+	calls, next, err := t.Target().Observer.Tape(mark)
+	if err != nil {
+		return err
+	}
+	made, started := 0, 0
+	for _, call := range calls {
+		switch {
+		case call.Method == "POST" && strings.HasSuffix(call.Path, "/containers/create") && call.Status == 201 && strings.Contains(call.Query+string(call.Body), c.Name):
+			made++
+		case call.Method == "POST" && strings.HasSuffix(call.Path, "/"+c.ID+"/start"):
+			started++
+		}
+	}
+	if made != 1 || started != 1 {
+		t.Fail("planted-missed", "the tape shows %d creates and %d starts of one sandbox", made, started)
+	}
+	if again, _, err := t.Target().Observer.Tape(next); err != nil {
+		return err
+	} else if len(again) > len(calls) {
+		t.Fail("false-positive", "calls are reported again")
+	}
+	t.Witness("calls", int64(len(calls)))
+	return nil
+}
+
+// Wire sends one valid request byte by byte, so that a refusal of a changed one means something.
+func Wire(ctx context.Context, t *conformance.T) error {
+	sb := t.Sandbox(ctx, target.Spec{})
+	program := t.Tenant(ctx, sb)
+	body := fmt.Sprintf(`{"invocationId":"arming","argv":["%s","--allow-outside-sandbox","noop"],"cwd":"","timeoutMs":20000,"maxOutputBytes":65536}`, program)
+	req := target.RawRequest{Op: "exec", Method: "POST", Target: "/v1/sandboxes/" + sb.ID() + "/exec", WorkspaceID: sb.WorkspaceID(), SandboxID: sb.ID(), Body: []byte(body)}
+	res, err := t.Target().Wire.Raw(ctx, req)
+	if err != nil {
+		return err
+	}
+	if res.Status != 200 {
+		t.Fail("planted-missed", "a valid request is answered with status %d, code %q", res.Status, res.Code)
+	}
+	req.Token = "a.b.c"
+	if res, err = t.Target().Wire.Raw(ctx, req); err != nil {
+		return err
+	}
+	if res.Status != 401 || res.Code == "" {
+		t.Fail("planted-missed", "a request without authority is seen as status %d, code %q", res.Status, res.Code)
+	}
+	t.Witness("answers", 2)
+	return nil
+}
+
+// Engine plants a container and looks for it, and for its end.
+func Engine(ctx context.Context, t *conformance.T) error {
+	socket, err := t.Target().Observer.EngineSocket()
+	if err != nil {
+		return err
+	}
+	engine, err := oracle.OpenEngine(socket)
+	if err != nil {
+		return err
+	}
+	t.Cleanup(func(context.Context) error { return engine.Close() })
+	label := t.Canary("label")
+	id, err := engine.Make(ctx, oracle.Plant{Image: t.Image(), Argv: []string{"/plant"}, Labels: map[string]string{"hallmark.plant": label}})
+	if err != nil {
+		return err
+	}
+	t.Cleanup(func(ctx context.Context) error { return engine.Remove(ctx, id) })
+	ids, err := engine.Labelled(ctx, "hallmark.plant", label)
+	if err != nil {
+		return err
+	}
+	f, found, err := engine.Inspect(ctx, id)
+	if err != nil {
+		return err
+	}
+	if len(ids) != 1 || ids[0] != id || !found || f.Running || f.NetworkMode != "none" || f.Labels["hallmark.plant"] != label {
+		t.Fail("planted-missed", "the planted container is seen as %v, found %v, running %v", ids, found, f.Running)
+	}
+	if err := engine.Remove(ctx, id); err != nil {
+		return err
+	}
+	if _, found, err := engine.Inspect(ctx, id); err != nil {
+		return err
+	} else if found {
+		t.Fail("false-positive", "the removed container is still seen")
+	}
+	t.Witness("containers", 1)
+	return nil
+}
+
+// Control sends the request of the dead peer as a living one: it must be executed, so that the
+// dead one's silence means something.
+func Control(ctx context.Context, t *conformance.T) error {
+	sb := t.Sandbox(ctx, target.Spec{})
+	t.Tenant(ctx, sb)
+	c, err := attack.Container(ctx, t, sb)
+	if err != nil {
+		return err
+	}
+	before, err := attack.Foothold(ctx, t, sb, "control-root", "-mode", "stats")
+	if err != nil {
+		return err
+	}
+	r, err := attack.Foothold(ctx, t, sb, "control-root", "-mode", "alive", "-file", "/workspace/armed")
+	if err != nil {
+		return err
+	}
+	after, err := attack.Foothold(ctx, t, sb, "control-root", "-mode", "stats")
+	if err != nil {
+		return err
+	}
+	attack.Witness(t, "alive", r)
+	if _, err := os.Lstat(filepath.Join(c.Workspace, "armed")); err != nil {
+		t.Fail("planted-missed", "the request of a living root peer left nothing: %v", err)
+	}
+	if after.Counts["invocations"]-before.Counts["invocations"] != 1 {
+		t.Fail("planted-missed", "one executed request is counted as %d", after.Counts["invocations"]-before.Counts["invocations"])
+	}
+	t.Witness("executed", r.Counts["executed"])
+	t.NeedWitness("executed", 1)
+	return nil
+}
+
+// Network runs the attack in a container on the lab's network: every listener and the capture
+// must see it.
+func Network(ctx context.Context, t *conformance.T) error {
+	namespace, err := t.Target().Observer.NetworkNamespace()
+	if err != nil {
+		return err
+	}
+	network, err := t.Target().Observer.LabNetwork()
+	if err != nil {
+		return err
+	}
+	socket, err := t.Target().Observer.EngineSocket()
+	if err != nil {
+		return err
+	}
+	engine, err := oracle.OpenEngine(socket)
+	if err != nil {
+		return err
+	}
+	t.Cleanup(func(context.Context) error { return engine.Close() })
+	sb := t.Sandbox(ctx, target.Spec{}) // its workspace holds the program that the container runs
+	t.Tenant(ctx, sb)
+	c, err := attack.Container(ctx, t, sb)
+	if err != nil {
+		return err
+	}
+	trap, err := oracle.SetTrap(namespace, t.Canary("packet"))
+	if err != nil {
+		return err
+	}
+	t.Cleanup(func(context.Context) error { return trap.Close() })
+	argv := append(attack.Command("/plant", "network", "-token", trap.Token()), trap.Targets()...)
+	id, err := engine.Make(ctx, oracle.Plant{
+		Image: t.Image(), Network: network, Runtime: "runc", Argv: append(argv, "udp://"+oracle.OutsideAddress+":53", "packet://"), Binary: filepath.Join(c.Workspace, conformance.TenantProgram),
+	})
+	if err != nil {
+		return err
+	}
+	t.Cleanup(func(ctx context.Context) error { return engine.Remove(ctx, id) })
+	out, code, err := engine.Output(ctx, id)
+	if err != nil {
+		return err
+	}
+	t.Artifact("plant.txt", out)
+	if code != 0 {
+		return fmt.Errorf("the planted container ended with %d: %.300s", code, out)
+	}
+	// The sockets' queues are read within the trap's own period.
+	if _, err := attack.Eventually(ctx, 2*time.Second, func() (bool, error) {
+		n := trap.Counts()
+		return n["tcp-token"] > 0 && n["udp-token"] > 0 && n["capture-token"] > 0, nil
+	}); err != nil {
+		return err
+	}
+	counts := trap.Counts()
+	t.Observe("trap", counts)
+	for _, part := range []string{"tcp-token", "udp-token", "capture-token"} {
+		if counts[part] == 0 {
+			t.Fail("planted-missed", "%s saw nothing of the container on the lab's network: %.300s", strings.TrimSuffix(part, "-token"), out)
+		}
+	}
+	sink := false
+	for _, e := range trap.Seen() {
+		sink = sink || strings.Contains(e.Peer, "> "+oracle.SinkAddress+" ")
+	}
+	if !sink {
+		t.Fail("planted-missed", "no packet to the sink address was captured")
+	}
+	t.Witness("events", int64(len(trap.Seen())))
+	return nil
+}

@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package lc holds the cases about lifecycle and ownership: what is ours ends, what is not ours
+// is not touched. Bystanders are made on the engine by the suite and removed by recorded id.
+package lc
+
+import "github.com/hallmark-sandbox/hallmark/conformance"
+
+// Cases lists the family in the order of the catalogue.
+func Cases() []conformance.Case { return []conformance.Case{LC07} }

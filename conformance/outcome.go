@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/hallmark-sandbox/hallmark/evidence"
+)
+
+// result is everything that a run left, before it is judged.
+type result struct {
+	run         rawRun
+	records     []Record // of every case of the catalogue: the child's, then those that it owes
+	raw         string
+	started     time.Time
+	finished    time.Time
+	interrupted bool
+	incomplete  []string // faults of the run as a whole
+}
+
+// collect reads the child's records and adds one for every case of the catalogue that has
+// none, so that nothing is absent in silence.
+func collect(o Options, p plan, raw, running string, childErr error) (*result, error) {
+	run, err := readRaw(raw)
+	if err != nil {
+		return nil, err
+	}
+	r := &result{run: run, records: slices.Clone(run.records), raw: raw}
+	if run.setup == nil {
+		r.incomplete = append(r.incomplete, "the target was not opened and armed; see raw/"+childLog)
+	}
+	if run.seal == nil {
+		r.incomplete = append(r.incomplete, "the run has no seal")
+	} else if run.seal.Teardown != "" {
+		r.incomplete = append(r.incomplete, "closing the target: "+run.seal.Teardown)
+	}
+	if childErr != nil {
+		r.incomplete = append(r.incomplete, fmt.Sprintf("the suite's process ended with: %v", childErr))
+	}
+	for _, c := range o.Suite.Cases {
+		if slices.ContainsFunc(run.records, func(r Record) bool { return r.ID == c.ID }) {
+			continue
+		}
+		rec := Record{ID: c.ID, Revision: c.Revision, Workloads: []Execution{}}
+		switch {
+		case !slices.Contains(p.Cases, c.ID):
+			rec.Status, rec.Reason, rec.Text = NotRun, "not-selected", "the run was narrowed to other cases"
+		case c.ID == running:
+			rec.Status, rec.Reason, rec.Text = Errored, "suite-died", "the suite's process ended while the case ran"
+		default:
+			rec.Status, rec.Reason, rec.Text = NotRun, "run-ended", "the run ended before the case"
+		}
+		r.records = append(r.records, rec)
+	}
+	return r, nil
+}
+
+// conclude judges, writes the reports, and signs the bundle when the run may have one.
+func (r *result) conclude(o Options, p plan) (Outcome, error) {
+	// Only what ran is judged: the verdict itself finds what is missing.
+	rows := slices.SortedFunc(slices.Values(r.run.rows), func(a, b evidence.CaseRow) int { return cmp.Compare(a.ID, b.ID) })
+	need := evidence.Need{Profiles: []string{FirstLight}, Images: slices.Sorted(slices.Values(p.Workloads)), Now: r.finished}
+	if r.run.setup != nil {
+		need.Claims, need.Oracles = r.run.arming.Target.Claims, r.run.arming.Oracles
+	}
+	judged := evidence.Verdict(o.Suite.Catalogue(), rows, need)
+	if len(o.CaseIDs) > 0 {
+		r.incomplete = append(r.incomplete, "the run was narrowed to single cases")
+	}
+	if r.interrupted {
+		r.incomplete = append(r.incomplete, "the run was interrupted")
+	}
+	out := Outcome{RunID: p.RunID, Interrupted: r.interrupted, Report: r.report(o, p, judged)}
+	switch {
+	case o.Evidence == nil:
+		out.Unsigned = "no evidence was asked for"
+	case r.interrupted:
+		out.Unsigned = "the run was interrupted"
+	case r.run.seal == nil:
+		out.Unsigned = "the run has no seal"
+	default:
+		if err := r.sign(o, p, rows, judged); err != nil {
+			out.Unsigned = "the bundle cannot be made: " + err.Error()
+			out.Report.Verdict = evidence.Incomplete
+			out.Report.Reasons = append([]string{out.Unsigned}, out.Report.Reasons...)
+			break
+		}
+		out.Bundle, out.Report.Bundle = filepath.Join(o.Out, "bundle"), "bundle"
+	}
+	err := errors.Join(
+		out.Report.write(filepath.Join(o.Out, "report.json")),
+		writeJUnit(filepath.Join(o.Out, "junit.xml"), out.Report),
+	)
+	if err != nil {
+		return Outcome{}, fmt.Errorf("write reports: %w", err)
+	}
+	return out, nil
+}

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/hallmark-sandbox/hallmark/conformance/target"
+)
+
+// Arming shows that one oracle detects a planted positive. Arm runs once per run, before the
+// first case; a returned error, a judged failure or a missing witness leaves the oracle unarmed.
+type Arming struct {
+	Oracle Oracle
+	Arm    func(ctx context.Context, t *T) error
+}
+
+// Open makes a target from its driver's configuration. dir is a folder for this run's state,
+// new and empty; what the driver leaves elsewhere it removes in Target.Close.
+type Open func(ctx context.Context, config json.RawMessage, dir string) (*target.Target, error)
+
+// Suite is what parent and child both hold: values compiled into the binary.
+type Suite struct {
+	Cases   []Case
+	Arming  []Arming
+	Drivers map[string]Open
+}
+
+// Check returns the first fault of the suite's own data: an id twice, a case without an end,
+// without a time bound or without a mutant, an oracle that nobody can arm.
+func (s Suite) Check() error {
+	seen := map[string]bool{}
+	for _, c := range s.Cases {
+		switch {
+		case c.ID == "" || strings.TrimSpace(c.ID) != c.ID || seen[c.ID]:
+			return fmt.Errorf("case id %q is empty, padded or there twice", c.ID)
+		case c.Revision < 1 || c.Title == "" || c.Run == nil || c.Timeout <= 0:
+			return fmt.Errorf("case %s lacks revision, title, time-out or Run", c.ID)
+		case !slices.Contains([]Tier{Smoke, Full, Serial}, c.Tier):
+			return fmt.Errorf("case %s has the unknown tier %q", c.ID, c.Tier)
+		}
+		seen[c.ID] = true
+		for _, o := range c.Oracles {
+			if !slices.ContainsFunc(s.Arming, func(a Arming) bool { return a.Oracle == o }) {
+				return fmt.Errorf("case %s needs the oracle %q, which nothing arms", c.ID, o)
+			}
+		}
+	}
+	return nil
+}
+
+// Select returns the cases of tier (serial includes full, full includes smoke), narrowed to ids
+// when there are any, in catalogue order. An unknown id or tier, or nothing left, is an error.
+func (s Suite) Select(tier Tier, ids []string) ([]Case, error) {
+	tiers := map[Tier][]Tier{Smoke: {Smoke}, Full: {Smoke, Full}, Serial: {Smoke, Full, Serial}}[tier]
+	if tiers == nil {
+		return nil, fmt.Errorf("unknown tier %q: it is smoke, full or serial", tier)
+	}
+	for _, id := range ids {
+		if !slices.ContainsFunc(s.Cases, func(c Case) bool { return c.ID == id }) {
+			return nil, fmt.Errorf("unknown case %q", id)
+		}
+	}
+	var out []Case
+	for _, c := range s.Cases {
+		if len(ids) > 0 && slices.Contains(ids, c.ID) || len(ids) == 0 && slices.Contains(tiers, c.Tier) {
+			out = append(out, c)
+		}
+	}
+	if len(out) == 0 {
+		return nil, fmt.Errorf("no case is left to run in tier %s", tier)
+	}
+	return out, nil
+}
+
+func (s Suite) find(id string) (Case, bool) {
+	for _, c := range s.Cases {
+		if c.ID == id {
+			return c, true
+		}
+	}
+	return Case{}, false
+}

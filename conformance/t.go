@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hallmark-sandbox/hallmark/conformance/target"
+)
+
+// TenantProgram is where [T.Tenant] puts the attack binary, relative to the workspace.
+const TenantProgram = "hallmark-tenant"
+
+// T is what a case arranges, witnesses and judges through. It records everything that the case
+// creates and removes exactly that afterwards. Methods are safe for concurrent use; those that
+// end the case (FailNow, Inconclusive, NotRun, a failing Sandbox) must be called on the goroutine
+// that runs the case, as with testing.T.
+type T struct {
+	caseID string
+	image  string
+	target *target.Target
+	seed   int64
+	tenant string // path of the static attack binary on this host
+	armed  map[Oracle]bool
+	log    func(line string)
+
+	mu         sync.Mutex
+	failures   []verdictNote
+	ended      *ending // set by Inconclusive, NotRun or a suite error
+	broken     bool    // the suite is at fault: ended outweighs the failures
+	witness    map[string]int64
+	need       map[string]int64
+	observed   map[string]any
+	artifacts  []namedBlob
+	canaries   []canary
+	sandboxes  []target.Sandbox
+	workspaces []string
+	cleanups   []func(context.Context) error
+	closed     bool
+}
+
+type verdictNote struct{ reason, text string }
+
+type ending struct {
+	status Status
+	verdictNote
+}
+
+type namedBlob struct {
+	name string
+	body []byte
+}
+
+type canary struct{ name, token string }
+
+// Image is the config digest under test.
+func (t *T) Image() string { return t.image }
+
+// Target is the runtime under test. What is created through it directly is not recorded and
+// not removed: use [T.Sandbox] and [T.TrySandbox].
+func (t *T) Target() *target.Target { return t.target }
+
+// Seed is this case's share of the run's recorded seed: the same run seed, case and image
+// give the same number.
+func (t *T) Seed() int64 { return t.seed }
+
+// Armed reports whether o detected its planted positive in this run.
+func (t *T) Armed(o Oracle) bool { return t.armed[o] }
+
+// Sandbox creates a sandbox and records it; a failure ends the case with status error.
+func (t *T) Sandbox(ctx context.Context, spec target.Spec) target.Sandbox {
+	sb, err := t.TrySandbox(ctx, spec)
+	if err != nil {
+		t.end(Errored, "create-failed", "create sandbox: "+err.Error())
+	}
+	return sb
+}
+
+// TrySandbox creates a sandbox and records it, or returns the runtime's error. Members of spec
+// that are zero get the suite's defaults; a workspace id is drawn and recorded before the
+// create, so that a create that fails half-way is purged too.
+func (t *T) TrySandbox(ctx context.Context, spec target.Spec) (target.Sandbox, error) {
+	spec = t.Spec(spec)
+	t.mu.Lock()
+	if t.closed {
+		t.mu.Unlock()
+		return nil, errors.New("the case has ended")
+	}
+	known := false
+	for _, w := range t.workspaces {
+		known = known || w == spec.WorkspaceID
+	}
+	if !known {
+		t.workspaces = append(t.workspaces, spec.WorkspaceID)
+	}
+	t.mu.Unlock()
+	sb, err := t.target.Runtime.Create(ctx, spec)
+	if err != nil {
+		return nil, err
+	}
+	t.Adopt(sb)
+	return sb, nil
+}
+
+// Spec completes spec with the suite's defaults, the image under test and a random workspace id.
+func (t *T) Spec(spec target.Spec) target.Spec {
+	if spec.Image == "" {
+		spec.Image = t.image
+	}
+	if spec.WorkspaceID == "" {
+		spec.WorkspaceID = "ws-" + randomHex(12)
+	}
+	return spec.WithDefaults()
+}
+
+// Adopt records a sandbox that the case obtained in another way, for example by the raw wire.
+func (t *T) Adopt(sb target.Sandbox) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.sandboxes = append(t.sandboxes, sb)
+	for _, w := range t.workspaces {
+		if w == sb.WorkspaceID() {
+			return
+		}
+	}
+	t.workspaces = append(t.workspaces, sb.WorkspaceID())
+}
+
+// AdoptWorkspace records a workspace for purging, for example one named in a raw request.
+func (t *T) AdoptWorkspace(id string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.workspaces = append(t.workspaces, id)
+}
+
+// Tenant writes the static attack binary into the workspace by the target's own file API and
+// returns the argv[0] that runs it from the workspace. A failure ends the case with status error.
+func (t *T) Tenant(ctx context.Context, sb target.Sandbox) string {
+	body, err := os.ReadFile(t.tenant)
+	if err != nil {
+		t.end(Errored, "tenant-missing", "read the attack binary: "+err.Error())
+	}
+	if err := sb.Files().Write(ctx, TenantProgram, body); err != nil {
+		t.end(Errored, "tenant-refused", "write the attack binary: "+err.Error())
+	}
+	return "./" + TenantProgram
+}
+
+// Canary returns a fresh random token of 32 hex digits. After the case it is searched for in
+// the runtime's logs and in the engine calls that the case caused.
+func (t *T) Canary(name string) string {
+	c := canary{name, "hmcanary" + randomHex(16)}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.canaries = append(t.canaries, c)
+	return c.token
+}
+
+// Witness adds n occurrences of a dangerous event.
+func (t *T) Witness(name string, n int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.witness[name] += n
+}
+
+// NeedWitness demands at least min occurrences by the end of the case; fewer, without a judged
+// failure, is inconclusive with reason no-witness.
+func (t *T) NeedWitness(name string, min int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.need[name] = min
+	if _, ok := t.witness[name]; !ok {
+		t.witness[name] = 0
+	}
+}
+
+// Observe records a measured fact. value must encode as JSON without floats.
+func (t *T) Observe(name string, value any) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.observed[name] = value
+}
+
+// Artifact keeps raw bytes as evidence of this case. At most 4 MiB; the rest is cut.
+func (t *T) Artifact(name string, body []byte) {
+	if len(body) > maxArtifact {
+		body = body[:maxArtifact]
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.artifacts = append(t.artifacts, namedBlob{name, append([]byte(nil), body...)})
+}
+
+// Fail records a judged failure and goes on. The first failure's reason is the case's.
+func (t *T) Fail(reason, format string, args ...any) {
+	n := verdictNote{reason, fmt.Sprintf(format, args...)}
+	t.mu.Lock()
+	t.failures = append(t.failures, n)
+	t.mu.Unlock()
+	t.Log("FAIL %s: %s", n.reason, n.text)
+}
+
+// FailNow records a judged failure and ends the case.
+func (t *T) FailNow(reason, format string, args ...any) {
+	t.Fail(reason, format, args...)
+	runtime.Goexit()
+}
+
+// Inconclusive ends the case: it ran, but proves nothing. A failure judged before it stays.
+func (t *T) Inconclusive(reason, format string, args ...any) {
+	t.end(Inconclusive, reason, fmt.Sprintf(format, args...))
+}
+
+// NotRun ends the case: the host or the target lacks a prerequisite.
+func (t *T) NotRun(reason, format string, args ...any) {
+	t.end(NotRun, reason, fmt.Sprintf(format, args...))
+}
+
+// Cleanup registers f to run after the case, last registered first, with a context of its own.
+func (t *T) Cleanup(f func(context.Context) error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.cleanups = append(t.cleanups, f)
+}
+
+// Log writes one line to the case's log.
+func (t *T) Log(format string, args ...any) {
+	t.log(strings.TrimRight(fmt.Sprintf(format, args...), "\n"))
+}
+
+func (t *T) end(s Status, reason, text string) {
+	t.mu.Lock()
+	if t.ended == nil {
+		t.ended = &ending{s, verdictNote{reason, text}}
+	}
+	t.mu.Unlock()
+	t.Log("%s %s: %s", strings.ToUpper(string(s)), reason, text)
+	runtime.Goexit()
+}
+
+// Bounds of one case.
+const (
+	maxArtifact   = 4 << 20          // bytes kept of one artifact
+	returnGrace   = 10 * time.Second // from the cancelled context to the end of Run
+	cleanupBudget = 90 * time.Second // dispose and purge of everything that one case created
+)
+
+func randomHex(n int) string {
+	b := make([]byte, n)
+	rand.Read(b) // never fails (crypto/rand, Go 1.24)
+	return hex.EncodeToString(b)
+}

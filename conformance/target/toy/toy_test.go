@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package toy_test
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/hallmark-sandbox/hallmark/conformance"
+	"github.com/hallmark-sandbox/hallmark/conformance/cases"
+	"github.com/hallmark-sandbox/hallmark/conformance/target/toy"
+	"github.com/hallmark-sandbox/hallmark/evidence"
+)
+
+func suite() conformance.Suite {
+	return conformance.Suite{Cases: cases.All(), Arming: cases.Arming(), Drivers: map[string]conformance.Open{"toy": toy.Open}}
+}
+
+func TestMain(m *testing.M) {
+	if conformance.IsChild() {
+		conformance.ChildMain(suite())
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// TestSeam runs real cases of the catalogue, with their real attack program, against a runtime
+// that has neither an engine nor the worker API: FS-02 passes, and a case whose feature or part
+// is not there says so instead of failing.
+func TestSeam(t *testing.T) {
+	dir, err := os.MkdirTemp("", "hallmark-toy-") // the tenant must be able to walk to its workspace
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	tenant := filepath.Join(dir, "tenant")
+	build := exec.Command("go", "build", "-o", tenant, "github.com/hallmark-sandbox/hallmark/fixtures/tenant")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build attack program: %v\n%s", err, out)
+	}
+	image := evidence.Digest([]byte("no image"))
+	o := conformance.Options{
+		Suite: suite(), Driver: "toy", Workloads: []string{image}, Tier: conformance.Serial, CaseIDs: []string{"FS-02", "QT-01", "KE-06"},
+		Out: filepath.Join(dir, "out"), Work: filepath.Join(dir, "work"), Tenant: tenant,
+	}
+	out, err := conformance.Run(context.Background(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for id, want := range map[string]conformance.Status{"FS-02": conformance.Pass, "QT-01": conformance.NotApplicable} {
+		if c, _ := out.Report.Case(id); c.Status != want {
+			t.Errorf("%s is %s %s (%s), want %s", id, c.Status, c.Reason, c.Text, want)
+		}
+	}
+	if c, _ := out.Report.Case("KE-06"); c.Status != conformance.NotRun && c.Status != conformance.NotApplicable {
+		t.Errorf("KE-06 is %s %s: the toy offers no engine to look through", c.Status, c.Reason)
+	}
+	if t.Failed() {
+		log, _ := os.ReadFile(filepath.Join(o.Out, "raw", "child.log"))
+		t.Logf("%s", log)
+	}
+}

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package evidence
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sort"
+
+	"github.com/hallmark-sandbox/hallmark/strictjson"
+)
+
+// Catalogue is the golden list that a verifier holds: what must have run. It is data of the
+// case model, without the code.
+type Catalogue struct {
+	ID       string    `json:"id"`       // "hallmark-2026.1"
+	Cases    []CaseRef `json:"cases"`    // sorted by id
+	Profiles []Profile `json:"profiles"` // sorted by name
+}
+
+// CaseRef is one case of the golden list.
+type CaseRef struct {
+	ID       string   `json:"id"`
+	Revision int64    `json:"revision"`
+	Tier     string   `json:"tier"`
+	Features []string `json:"features"` // sorted
+	Oracles  []string `json:"oracles"`  // sorted
+	PerImage bool     `json:"perImage"`
+}
+
+// Profile is a named set of features. It requires every case of its tiers whose features are
+// all in the set.
+type Profile struct {
+	Name     string   `json:"name"`
+	Features []string `json:"features"` // sorted
+	Tiers    []string `json:"tiers"`    // sorted
+}
+
+// Digest returns the digest of c's RFC 8785 form, after [Catalogue.Check].
+func (c Catalogue) Digest() (string, error) {
+	if err := c.Check(); err != nil {
+		return "", err
+	}
+	b, err := strictjson.Canonical(c)
+	if err != nil {
+		return "", fmt.Errorf("catalogue digest: %w", err)
+	}
+	return Digest(b), nil
+}
+
+// Sort puts every list of c into its order.
+func (c *Catalogue) Sort() {
+	for i := range c.Cases {
+		slices.Sort(c.Cases[i].Features)
+		slices.Sort(c.Cases[i].Oracles)
+	}
+	for i := range c.Profiles {
+		slices.Sort(c.Profiles[i].Features)
+		slices.Sort(c.Profiles[i].Tiers)
+	}
+	sort.Slice(c.Cases, func(i, j int) bool { return c.Cases[i].ID < c.Cases[j].ID })
+	sort.Slice(c.Profiles, func(i, j int) bool { return c.Profiles[i].Name < c.Profiles[j].Name })
+}
+
+// Check returns everything that is wrong with c: a catalogue without cases, without profiles,
+// with a profile that requires nothing, or out of order.
+func (c Catalogue) Check() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("catalogue: "+format, args...)) }
+	if !wordPattern.MatchString(c.ID) {
+		bad("id %q", c.ID)
+	}
+	if len(c.Cases) == 0 || len(c.Profiles) == 0 {
+		bad("%d cases and %d profiles", len(c.Cases), len(c.Profiles))
+	}
+	for i, r := range c.Cases {
+		if !caseIDPattern.MatchString(r.ID) || r.Revision < 1 || r.Tier == "" {
+			bad("case %q revision %d tier %q", r.ID, r.Revision, r.Tier)
+		}
+		if i > 0 && c.Cases[i-1].ID >= r.ID {
+			bad("case %q out of order", r.ID)
+		}
+		if !sortedUnique(r.Features) || !sortedUnique(r.Oracles) {
+			bad("case %q: features or oracles out of order", r.ID)
+		}
+	}
+	for i, p := range c.Profiles {
+		if !wordPattern.MatchString(p.Name) || !sortedUnique(p.Features) || !sortedUnique(p.Tiers) {
+			bad("profile %q", p.Name)
+		}
+		if i > 0 && c.Profiles[i-1].Name >= p.Name {
+			bad("profile %q out of order", p.Name)
+		}
+		if !slices.ContainsFunc(c.Cases, p.Requires) {
+			bad("profile %q requires no case", p.Name)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Requires says whether the profile demands a pass of r.
+func (p Profile) Requires(r CaseRef) bool {
+	return slices.Contains(p.Tiers, r.Tier) && subset(r.Features, p.Features)
+}
+
+// Profile returns the profile of that name.
+func (c Catalogue) Profile(name string) (Profile, bool) {
+	i := slices.IndexFunc(c.Profiles, func(p Profile) bool { return p.Name == name })
+	if i < 0 {
+		return Profile{}, false
+	}
+	return c.Profiles[i], true
+}
+
+func sortedUnique(s []string) bool {
+	for i := 1; i < len(s); i++ {
+		if s[i-1] >= s[i] {
+			return false
+		}
+	}
+	return true
+}
+
+func subset(a, b []string) bool {
+	for _, x := range a {
+		if !slices.Contains(b, x) {
+			return false
+		}
+	}
+	return true
+}

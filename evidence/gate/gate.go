@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package gate is the release gate: it reads files, decides, remembers and writes pins.
+//
+// It owns the order "policy, bundles, memory, pins": nothing is pinned before the memory that
+// forbids its rollback is durable. It always audits, and has no switch that weakens a check.
+// The decisions themselves are package evidence's.
+package gate
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/hallmark-sandbox/hallmark/evidence"
+	"github.com/hallmark-sandbox/hallmark/evidence/signing"
+)
+
+// Config is one question to the gate.
+type Config struct {
+	Root    string   // PEM public keys of the root
+	Trust   string   // signed trust policy
+	Bundles []string // at least one directory
+	Cohort  string   // "" for whatever cohort the keys may speak for
+	Key     string   // private gate key
+	State   string   // directory of the rollback memory
+	Out     string   // pins file; "" writes none
+	Want    []string // digests that every bundle must hold
+
+	Catalogue evidence.Catalogue // the verifier's own
+	Now       time.Time
+}
+
+// Result is the gate's answer, and what it prints with --json.
+type Result struct {
+	Admitted  bool                      `json:"admitted"`
+	Reason    evidence.Reason           `json:"reason"` // of the first bundle that was denied
+	Detail    string                    `json:"detail"`
+	Cohort    string                    `json:"cohort"`
+	Subjects  []evidence.DecidedSubject `json:"subjects"` // of all bundles that were read
+	Policy    string                    `json:"policyDigest"`
+	Decisions []evidence.Decision       `json:"decisions"`
+	Pins      string                    `json:"pins"` // the file written, or ""
+}
+
+// Run decides. An error means that the gate could not do its work; a denial is a result.
+func Run(c Config) (_ Result, err error) {
+	r := Result{Subjects: []evidence.DecidedSubject{}, Decisions: []evidence.Decision{}}
+	if len(c.Bundles) == 0 || c.Now.IsZero() || c.State == "" {
+		return r, errors.New("gate: bundle, state directory and time are required")
+	}
+	signer, err := signing.Load(c.Key)
+	if err != nil {
+		return r, fmt.Errorf("gate key: %w", err)
+	}
+	rootText, err := os.ReadFile(c.Root)
+	if err != nil {
+		return r, fmt.Errorf("root key: %w", err)
+	}
+	roots, err := evidence.ParsePublicKeysPEM(rootText)
+	if err != nil {
+		return r, fmt.Errorf("root key %s: %w", c.Root, err)
+	}
+	trust, err := os.ReadFile(c.Trust)
+	if err != nil {
+		return r, fmt.Errorf("trust policy: %w", err)
+	}
+	mem, err := evidence.OpenMemory(c.State)
+	if err != nil {
+		return r, err
+	}
+	defer func() { err = errors.Join(err, mem.Close()) }()
+	policy, err := evidence.OpenPolicy(trust, roots, mem, c.Now)
+	if err != nil {
+		return denied(r, err)
+	}
+	r.Policy = policy.Digest()
+	mem.SeePolicy(policy)
+	for _, dir := range c.Bundles {
+		d, err := evidence.DecideDir(evidence.Question{
+			Policy: policy, Memory: mem, Catalogue: &c.Catalogue, Cohort: c.Cohort,
+			Want: c.Want, Now: c.Now, Depth: evidence.AuditDepth,
+		}, dir)
+		if err != nil {
+			return r, err
+		}
+		r.Decisions = append(r.Decisions, d)
+		r.Subjects = append(r.Subjects, d.Subjects...)
+		if r.Cohort == "" {
+			r.Cohort = d.Cohort
+		}
+		if !d.Admitted && r.Reason == "" {
+			r.Reason, r.Detail = d.Reason, d.Detail
+		}
+	}
+	// All bundles are judged against the memory as it was before; then all are remembered.
+	for _, d := range r.Decisions {
+		mem.See(d)
+	}
+	if err := mem.Save(); err != nil {
+		return r, err
+	}
+	if r.Reason != "" {
+		return r, nil
+	}
+	_, file, err := evidence.MakePins(policy, r.Decisions, signer, c.Now)
+	if err != nil {
+		return denied(r, err)
+	}
+	if c.Out != "" {
+		if err := evidence.WriteDurable(c.Out, file, 0o644); err != nil {
+			return r, fmt.Errorf("write pins: %w", err)
+		}
+		r.Pins = c.Out
+	}
+	r.Admitted = true
+	return r, nil
+}
+
+// denied turns a refusal into a result and passes every other error on.
+func denied(r Result, err error) (Result, error) {
+	reason := evidence.ReasonOf(err)
+	if reason == "" {
+		return r, err
+	}
+	r.Reason, r.Detail = reason, err.Error()
+	return r, nil
+}

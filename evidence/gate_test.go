@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package evidence_test
+
+import (
+	"bytes"
+	"testing"
+	"time"
+
+	"github.com/secure-systems-lab/go-securesystemslib/dsse"
+
+	"github.com/hallmark-sandbox/hallmark/evidence"
+	"github.com/hallmark-sandbox/hallmark/evidence/evidencetest"
+)
+
+func world(t testing.TB) *evidencetest.World {
+	t.Helper()
+	w, err := evidencetest.New(time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func bundleAndQuestion(t testing.TB, w *evidencetest.World) (*evidence.Bundle, evidence.Question) {
+	t.Helper()
+	b, err := w.Bundle()
+	if err != nil {
+		t.Fatal(err)
+	}
+	q, err := w.Question()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b, q
+}
+
+func TestSyntheticBundleIsAdmittedAtBothDepths(t *testing.T) {
+	w := world(t)
+	b, q := bundleAndQuestion(t, w)
+	for _, depth := range []evidence.Depth{evidence.AuditDepth, evidence.AdmitDepth} {
+		q.Depth = depth
+		d := evidence.Decide(q, b)
+		if !d.Admitted || d.Reason != "" || d.Verdict != evidence.Conformant {
+			t.Errorf("depth %d: %+v", depth, d)
+		}
+		if len(d.Subjects) != 6 || d.Cohort != w.Statement.Predicate.Cohort.ID || len(d.Evidence) != 1 {
+			t.Errorf("depth %d: %d subjects, cohort %s, evidence %v", depth, len(d.Subjects), d.Cohort, d.Evidence)
+		}
+	}
+}
+
+func TestPAEAgreesWithDSSELibrary(t *testing.T) {
+	for _, p := range [][]byte{nil, []byte("x"), bytes.Repeat([]byte{0xff, 0}, 5000)} {
+		if got, want := evidence.PAE(evidence.InTotoType, p), dsse.PAE(evidence.InTotoType, p); !bytes.Equal(got, want) {
+			t.Errorf("%d bytes: %q, library %q", len(p), got, want)
+		}
+	}
+}
+
+func TestFlipSweep(t *testing.T) {
+	b, q := bundleAndQuestion(t, world(t))
+	r, err := evidence.FlipSweep(q, b, 1, 1000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Missed) > 0 {
+		t.Errorf("%d of %d flips admitted or without a code, first %+v", len(r.Missed), r.Flips, r.Missed[0])
+	}
+	if r.Files != len(b.Names()) || r.Flips < 10000 || len(r.Reasons) < 5 {
+		t.Errorf("sweep looked at little: %d files, %d flips, reasons %v", r.Files, r.Flips, r.Reasons)
+	}
+	t.Logf("%d files, %d flips: %v", r.Files, r.Flips, r.Reasons)
+}
+
+func TestFlipSweepNeedsAnAdmittedBundle(t *testing.T) {
+	b, q := bundleAndQuestion(t, world(t))
+	q.Cohort = evidence.Digest(nil)
+	if _, err := evidence.FlipSweep(q, b, 1, 10); evidence.ReasonOf(err) != evidence.ReasonCohortOther {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestDecisionsAreRemembered(t *testing.T) {
+	w := world(t)
+	b, q := bundleAndQuestion(t, w)
+	first := evidence.Decide(q, b)
+	q.Memory.See(first)
+	if d := evidence.Decide(q, b); !d.Admitted {
+		t.Errorf("the same bundle again: %s", d.Detail)
+	}
+	again := func(edit func(p *evidence.Predicate)) evidence.Reason {
+		st := w.Statement
+		edit(&st.Predicate)
+		order := []int{0, 1, 2, 3}
+		records, err := evidencetest.Reseal(&st, order)
+		if err != nil {
+			t.Fatal(err)
+		}
+		blobs := append([]evidence.Blob(nil), w.Blobs...)
+		blobs[0].Body = records
+		nb, _, err := evidence.MakeBundle(st, blobs, w.Evidence)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return evidence.Decide(q, nb).Reason
+	}
+	other := evidence.Digest([]byte("another run"))[7:39]
+	for _, tt := range []struct {
+		name string
+		run  string
+		seq  int64
+		want evidence.Reason
+	}{
+		{"older", other, 6, evidence.ReasonRollback},
+		{"same sequence", other, 7, evidence.ReasonFork},
+		{"same run", w.Statement.Predicate.Run.ID, 8, evidence.ReasonRunReused},
+		{"newer", other, 8, ""},
+	} {
+		if got := again(func(p *evidence.Predicate) {
+			p.Run.ID, p.Run.Arming.RunID, p.Run.Sequence = tt.run, tt.run, tt.seq
+		}); got != tt.want {
+			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
+		}
+	}
+}
+
+func TestReasonTable(t *testing.T) {
+	seen, last := map[evidence.Reason]bool{}, 0
+	for _, r := range evidence.Reasons() {
+		if seen[r.Code] || r.Sentence == "" || r.Step < last {
+			t.Errorf("row %+v: twice, without a sentence, or out of order", r)
+		}
+		seen[r.Code], last = true, r.Step
+	}
+	if evidence.Reason("no-such-code").Step() >= 0 || evidence.Reason("").Step() >= 0 {
+		t.Error("codes outside the table have a step")
+	}
+}

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package evidence
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/hallmark-sandbox/hallmark/strictjson"
+)
+
+// Memory is the rollback memory of one gate or worker: the highest policy version and, per
+// key, cohort and image, the highest sequence that was admitted or failed. It is durable: what
+// [Memory.Save] returned nil for survives a crash. One process holds a state directory at a
+// time. When the directory is lost, make new keys: an empty memory accepts old evidence.
+type Memory struct {
+	path   string
+	unlock func() error
+	doc    memoryFile
+}
+
+type memoryFile struct {
+	SchemaVersion int64               `json:"schemaVersion"`
+	PolicyVersion int64               `json:"policyVersion"`
+	PolicyDigest  string              `json:"policyDigest"`
+	Seen          map[string]lastSeen `json:"seen"` // "<spki digest> <cohort> <image>"
+}
+
+type lastSeen struct {
+	Sequence int64  `json:"sequence"`
+	Payload  string `json:"payload"` // digest
+	RunID    string `json:"runId"`
+}
+
+// ErrMemory means that the rollback memory cannot be read, locked or kept. Nothing may be
+// admitted without it.
+var ErrMemory = errors.New("rollback memory not usable")
+
+// OpenMemory opens or makes the memory in dir and locks it until [Memory.Close].
+func OpenMemory(dir string) (*Memory, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrMemory, err)
+	}
+	unlock, err := lockFile(filepath.Join(dir, "lock"))
+	if err != nil {
+		return nil, fmt.Errorf("%w: lock %s: %w", ErrMemory, dir, err)
+	}
+	m := &Memory{path: filepath.Join(dir, "rollback.json"), unlock: unlock}
+	m.doc = memoryFile{SchemaVersion: SchemaVersion, Seen: map[string]lastSeen{}}
+	data, err := os.ReadFile(m.path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return m, nil
+	case err == nil:
+		err = strictjson.Unmarshal(data, &m.doc, strictjson.Limits{Bytes: 64 << 20})
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("%w: read %s: %w", ErrMemory, m.path, err), unlock())
+	}
+	return m, nil
+}
+
+// NewMemory returns an empty memory that [Memory.Save] does not write: for selftests and for
+// showing what a gate would say, never for admission.
+func NewMemory() *Memory {
+	return &Memory{doc: memoryFile{SchemaVersion: SchemaVersion, Seen: map[string]lastSeen{}}}
+}
+
+// Close releases the lock.
+func (m *Memory) Close() error {
+	if m.unlock == nil {
+		return nil
+	}
+	return m.unlock()
+}
+
+// Save writes the memory: new file, fsync, rename, fsync of the directory.
+func (m *Memory) Save() error {
+	if m.path == "" {
+		return nil
+	}
+	b, err := strictjson.Marshal(m.doc)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrMemory, err)
+	}
+	if err := WriteDurable(m.path, b, 0o600); err != nil {
+		return fmt.Errorf("%w: %w", ErrMemory, err)
+	}
+	return nil
+}
+
+// WriteDurable replaces path by data so that after a crash there is either the old or the new
+// file, whole.
+func WriteDurable(path string, data []byte, mode fs.FileMode) error {
+	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return err
+	}
+	_, err = tmp.Write(data)
+	err = errors.Join(err, tmp.Chmod(mode), tmp.Sync(), tmp.Close())
+	if err == nil {
+		err = os.Rename(tmp.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(tmp.Name()))
+	}
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}
+
+func (m *Memory) checkPolicy(p *Policy) error {
+	switch {
+	case p.doc.Version < m.doc.PolicyVersion:
+		return deny(ReasonPolicyRollback, "version %d, version %d was seen", p.doc.Version, m.doc.PolicyVersion)
+	case p.doc.Version == m.doc.PolicyVersion && p.digest != m.doc.PolicyDigest:
+		return deny(ReasonPolicyRollback, "another policy of version %d was seen", p.doc.Version)
+	}
+	return nil
+}
+
+// SeePolicy remembers p.
+func (m *Memory) SeePolicy(p *Policy) {
+	if p.doc.Version >= m.doc.PolicyVersion {
+		m.doc.PolicyVersion, m.doc.PolicyDigest = p.doc.Version, p.digest
+	}
+}
+
+func (m *Memory) checkRun(key, cohort string, images []string, run Run, payload string) error {
+	for _, image := range images {
+		last, ok := m.doc.Seen[seenKey(key, cohort, image)]
+		switch {
+		case !ok || last.Payload == payload:
+		case run.ID == last.RunID:
+			return deny(ReasonRunReused, "run %s", run.ID)
+		case run.Sequence < last.Sequence:
+			return deny(ReasonRollback, "sequence %d, %d was seen for %s", run.Sequence, last.Sequence, image)
+		case run.Sequence == last.Sequence:
+			return deny(ReasonFork, "sequence %d", run.Sequence)
+		}
+	}
+	return nil
+}
+
+// See remembers an admitted bundle, or an authentic one whose verdict was a failure: a newer
+// failure outweighs an older pass. Other denials leave no trace, so that a narrowed run does
+// not lock out the full one before it.
+func (m *Memory) See(d Decision) {
+	if d.statement == nil || !(d.Admitted || d.Reason == ReasonCaseFailed) {
+		return
+	}
+	p := d.statement.Predicate
+	for _, key := range d.keys {
+		for _, image := range workloads(p.Images) {
+			k := seenKey(key, p.Cohort.ID, image)
+			if m.doc.Seen[k].Sequence <= p.Run.Sequence {
+				m.doc.Seen[k] = lastSeen{Sequence: p.Run.Sequence, Payload: d.Payload, RunID: p.Run.ID}
+			}
+		}
+	}
+}
+
+func seenKey(key, cohort, image string) string { return key + " " + cohort + " " + image }

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package evidence
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Outcome is what a whole run came to.
+type Outcome string
+
+// The closed set of outcomes. Only Conformant can be admitted.
+const (
+	Conformant    Outcome = "conformant"
+	NonConformant Outcome = "non-conformant" // something that must hold was seen not to hold
+	Incomplete    Outcome = "incomplete"     // nothing is shown
+)
+
+// Finding is one reason why a run is not conformant.
+type Finding struct {
+	Case string `json:"case"` // "" when it is about the run
+	Code Reason `json:"code"`
+	Text string `json:"text"`
+}
+
+// Need is what the judge demands, and from whom nothing is taken on trust: the producer
+// passes what it wants to claim, the verifier what its policy requires.
+type Need struct {
+	Profiles []string      // at least one
+	Claims   []string      // features of the target
+	Images   []string      // config digests of all workload images; at least one
+	Oracles  []ArmedOracle // of this run
+	Waivers  []Waiver      // of the verifier's policy only; nil for a producer
+	Now      time.Time     // for the expiry of waivers
+}
+
+// Judgement is what [Verdict] returns.
+type Judgement struct {
+	Verdict  Outcome
+	Counts   Counts
+	Findings []Finding // run first, then in the order of case ids
+}
+
+// Summary returns j in the form of the predicate.
+func (j Judgement) Summary() Summary {
+	return Summary{Verdict: j.Verdict, Counts: j.Counts, Findings: j.Findings}
+}
+
+// Verdict computes what rows show against the judge's own catalogue. Producer and verifier
+// both call it; there is no other way to a verdict.
+//
+// A required case counts only as exactly one row of its revision with status pass, one
+// attempt, a witness, armed oracles, and every image that it had to run in. not-applicable
+// counts only for a case that no required profile demands and whose feature the target does
+// not claim. A failing case outside the profiles makes the run non-conformant all the same.
+func Verdict(cat Catalogue, rows []CaseRow, need Need) Judgement {
+	v := &judge{cat: cat, need: need, armed: map[string]bool{}}
+	if err := cat.Check(); err != nil {
+		v.add("", ReasonCatalogue, "the judge's own catalogue is not valid")
+	}
+	if len(need.Profiles) == 0 {
+		v.add("", ReasonProfile, "no profile is required")
+	}
+	for _, name := range need.Profiles {
+		p, ok := cat.Profile(name)
+		if !ok {
+			v.add("", ReasonProfile, fmt.Sprintf("profile %q is not in the catalogue", name))
+			continue
+		}
+		v.profiles = append(v.profiles, p)
+	}
+	if len(need.Images) == 0 {
+		v.add("", ReasonCaseImages, "no workload image was tested")
+	}
+	for _, o := range need.Oracles {
+		v.armed[o.Oracle] = o.Detected
+	}
+	v.count(rows)
+	v.strangers(rows)
+	for _, ref := range cat.Cases {
+		var mine []CaseRow
+		for _, r := range rows {
+			if r.ID == ref.ID {
+				mine = append(mine, r)
+			}
+		}
+		v.one(ref, mine)
+	}
+	out := Judgement{Verdict: Conformant, Counts: v.counts, Findings: v.findings}
+	for _, f := range v.findings {
+		if f.Code == ReasonCaseFailed {
+			out.Verdict = NonConformant
+			break
+		}
+		out.Verdict = Incomplete
+	}
+	if out.Findings == nil {
+		out.Findings = []Finding{}
+	}
+	return out
+}
+
+type judge struct {
+	cat      Catalogue
+	need     Need
+	profiles []Profile
+	armed    map[string]bool
+	counts   Counts
+	findings []Finding
+}
+
+func (v *judge) add(id string, code Reason, text string) {
+	v.findings = append(v.findings, Finding{Case: id, Code: code, Text: text})
+}
+
+func (v *judge) count(rows []CaseRow) {
+	v.counts.Total = int64(len(rows))
+	for _, r := range rows {
+		switch r.Status {
+		case StatusPass:
+			v.counts.Pass++
+		case StatusFail:
+			v.counts.Fail++
+		case StatusInconclusive:
+			v.counts.Inconclusive++
+		case StatusError:
+			v.counts.Error++
+		case StatusNotApplicable:
+			v.counts.NotApplicable++
+		case StatusNotRun:
+			v.counts.NotRun++
+		case StatusWaived:
+			v.counts.Waived++
+		}
+	}
+}
+
+// strangers finds rows that the catalogue does not have: an unknown case may stand in for a
+// missing one in a reader's eyes.
+func (v *judge) strangers(rows []CaseRow) {
+	for i, r := range rows {
+		if !slices.ContainsFunc(v.cat.Cases, func(c CaseRef) bool { return c.ID == r.ID }) {
+			v.add("", ReasonCaseUnknown, fmt.Sprintf("row %d is of no case of the catalogue", i))
+		}
+	}
+}
+
+func (v *judge) required(ref CaseRef) bool {
+	return slices.ContainsFunc(v.profiles, func(p Profile) bool { return p.Requires(ref) })
+}
+
+func (v *judge) one(ref CaseRef, rows []CaseRow) {
+	required := v.required(ref)
+	if len(rows) == 0 {
+		if required {
+			v.add(ref.ID, ReasonCaseMissing, "required and absent")
+		}
+		return
+	}
+	if len(rows) > 1 {
+		v.add(ref.ID, ReasonCaseDuplicate, fmt.Sprintf("%d rows", len(rows)))
+	}
+	for _, r := range rows {
+		v.row(ref, r, required)
+	}
+}
+
+func (v *judge) row(ref CaseRef, r CaseRow, required bool) {
+	if r.Revision != ref.Revision {
+		v.add(ref.ID, ReasonCaseRevision, fmt.Sprintf("revision %d, catalogue has %d", r.Revision, ref.Revision))
+	}
+	if r.Status != StatusPass && v.waived(ref) {
+		return
+	}
+	switch r.Status {
+	case StatusPass:
+		v.pass(ref, r)
+	case StatusFail:
+		v.add(ref.ID, ReasonCaseFailed, r.Reason)
+	case StatusInconclusive:
+		v.add(ref.ID, ReasonCaseInconclusive, r.Reason)
+	case StatusError:
+		v.add(ref.ID, ReasonCaseError, r.Reason)
+	case StatusNotRun:
+		v.add(ref.ID, ReasonCaseNotRun, r.Reason)
+	case StatusWaived:
+		v.add(ref.ID, ReasonCaseWaived, "a waiver of the producer does not count")
+	case StatusNotApplicable:
+		if required || subset(ref.Features, v.need.Claims) {
+			v.add(ref.ID, ReasonCaseNotApplicable, "required, or its features are claimed")
+		}
+	default:
+		v.add(ref.ID, ReasonCaseStatus, "status is not of the closed set")
+	}
+}
+
+func (v *judge) pass(ref CaseRef, r CaseRow) {
+	if r.Attempts != 1 {
+		v.add(ref.ID, ReasonCaseAttempts, fmt.Sprintf("%d attempts", r.Attempts))
+	}
+	if r.Reason != "" {
+		v.add(ref.ID, ReasonCaseStatus, "a pass with a reason")
+	}
+	witnessed := false
+	for _, n := range r.Witness {
+		witnessed = witnessed || n > 0
+	}
+	if !witnessed {
+		v.add(ref.ID, ReasonCaseWitness, "a pass without a witness of the dangerous event")
+	}
+	for _, o := range ref.Oracles {
+		if !v.armed[o] {
+			v.add(ref.ID, ReasonOracleUnarmed, fmt.Sprintf("oracle %s did not detect its planted positive", o))
+		}
+	}
+	want := v.need.Images
+	switch {
+	case ref.PerImage && !(subset(want, r.Images) && len(r.Images) == len(want)):
+		v.add(ref.ID, ReasonCaseImages, "did not run in every image, or in others")
+	case !ref.PerImage && !(subset(r.Images, want) && len(r.Images) > 0):
+		v.add(ref.ID, ReasonCaseImages, "ran in no image of this bundle")
+	}
+}
+
+func (v *judge) waived(ref CaseRef) bool {
+	return slices.ContainsFunc(v.need.Waivers, func(w Waiver) bool {
+		end, ok := w.Expires.Time()
+		return w.Case == ref.ID && w.Revision == ref.Revision && w.Bug != "" && ok && v.need.Now.Before(end)
+	})
+}

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package evidence_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/hallmark-sandbox/hallmark/evidence"
+)
+
+// verdictOf judges w's rows after an edit, for its own profile or for another.
+func TestVerdict(t *testing.T) {
+	const serial = "ZZ-01"
+	tests := []struct {
+		name string
+		edit func(cat *evidence.Catalogue, p *evidence.Predicate, need *evidence.Need)
+		want evidence.Outcome
+		code evidence.Reason // of the first finding
+	}{
+		{"all pass", func(*evidence.Catalogue, *evidence.Predicate, *evidence.Need) {}, evidence.Conformant, ""},
+		{"fail outweighs missing", func(_ *evidence.Catalogue, p *evidence.Predicate, _ *evidence.Need) {
+			p.Cases = p.Cases[1:]
+			p.Cases[0].Status = evidence.StatusFail
+		}, evidence.NonConformant, evidence.ReasonCaseMissing},
+		{"no rows", func(_ *evidence.Catalogue, p *evidence.Predicate, _ *evidence.Need) { p.Cases = nil }, evidence.Incomplete, evidence.ReasonCaseMissing},
+		{"no profile", func(_ *evidence.Catalogue, _ *evidence.Predicate, n *evidence.Need) { n.Profiles = nil }, evidence.Incomplete, evidence.ReasonProfile},
+		{"no image", func(_ *evidence.Catalogue, _ *evidence.Predicate, n *evidence.Need) { n.Images = nil }, evidence.Incomplete, evidence.ReasonCaseImages},
+		{"no catalogue", func(c *evidence.Catalogue, p *evidence.Predicate, _ *evidence.Need) {
+			*c = evidence.Catalogue{}
+			p.Cases = nil
+		}, evidence.Incomplete, evidence.ReasonCatalogue},
+		{"failure outside the profile", func(_ *evidence.Catalogue, p *evidence.Predicate, _ *evidence.Need) {
+			row := p.Cases[0]
+			row.ID, row.Status, row.Reason = serial, evidence.StatusFail, "escaped"
+			p.Cases = append(p.Cases, row)
+		}, evidence.NonConformant, evidence.ReasonCaseFailed},
+		{"not run outside the profile", func(_ *evidence.Catalogue, p *evidence.Predicate, _ *evidence.Need) {
+			row := p.Cases[0]
+			row.ID, row.Status = serial, evidence.StatusNotRun
+			p.Cases = append(p.Cases, row)
+		}, evidence.Incomplete, evidence.ReasonCaseNotRun},
+		{"not applicable outside the profile and not claimed", func(_ *evidence.Catalogue, p *evidence.Predicate, n *evidence.Need) {
+			i := slices.IndexFunc(p.Cases, func(r evidence.CaseRow) bool { return r.ID == "QT-01" })
+			p.Cases[i].Status = evidence.StatusNotApplicable
+			n.Profiles, n.Claims = []string{"small"}, []string{"exec", "files"}
+		}, evidence.Conformant, ""},
+		{"not applicable though claimed", func(_ *evidence.Catalogue, p *evidence.Predicate, n *evidence.Need) {
+			i := slices.IndexFunc(p.Cases, func(r evidence.CaseRow) bool { return r.ID == "QT-01" })
+			p.Cases[i].Status = evidence.StatusNotApplicable
+			n.Profiles = []string{"small"}
+		}, evidence.Incomplete, evidence.ReasonCaseNotApplicable},
+		{"two profiles", func(_ *evidence.Catalogue, _ *evidence.Predicate, n *evidence.Need) {
+			n.Profiles = []string{"first-light", "small"}
+		}, evidence.Conformant, ""},
+		{"waiver of the verifier", func(_ *evidence.Catalogue, p *evidence.Predicate, n *evidence.Need) {
+			p.Cases[0].Status = evidence.StatusFail
+			n.Waivers = []evidence.Waiver{{Case: p.Cases[0].ID, Revision: p.Cases[0].Revision, Bug: "b", Expires: evidence.At(n.Now.Add(time.Hour))}}
+		}, evidence.Conformant, ""},
+		{"waiver without a bug", func(_ *evidence.Catalogue, p *evidence.Predicate, n *evidence.Need) {
+			p.Cases[0].Status = evidence.StatusFail
+			n.Waivers = []evidence.Waiver{{Case: p.Cases[0].ID, Revision: p.Cases[0].Revision, Expires: evidence.At(n.Now.Add(time.Hour))}}
+		}, evidence.NonConformant, evidence.ReasonCaseFailed},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			w := world(t)
+			cat, p := w.Catalogue, w.Statement.Predicate
+			need := evidence.Need{
+				Profiles: p.Profiles, Claims: p.Target.Claims, Oracles: p.Run.Arming.Oracles, Now: w.Now,
+				Images: []string{p.Images[0].ConfigDigest, p.Images[1].ConfigDigest},
+			}
+			tt.edit(&cat, &p, &need)
+			j := evidence.Verdict(cat, p.Cases, need)
+			if j.Verdict != tt.want {
+				t.Errorf("verdict %s, want %s: %+v", j.Verdict, tt.want, j.Findings)
+			}
+			var code evidence.Reason
+			if len(j.Findings) > 0 {
+				code = j.Findings[0].Code
+			}
+			if code != tt.code {
+				t.Errorf("first finding %q, want %q", code, tt.code)
+			}
+			if j.Counts.Total != int64(len(p.Cases)) {
+				t.Errorf("counts %+v over %d rows", j.Counts, len(p.Cases))
+			}
+		})
+	}
+}
+
+func TestCohortIDCoversEveryFact(t *testing.T) {
+	d := world(t).Statement.Predicate.Cohort.Descriptor
+	seen := map[string]string{}
+	for name, edit := range map[string]func(*evidence.CohortDescriptor){
+		"same": func(*evidence.CohortDescriptor) {}, "arch": func(c *evidence.CohortDescriptor) { c.Arch = "arm64" },
+		"build": func(c *evidence.CohortDescriptor) { c.Kernel.Build += "x" }, "lsm": func(c *evidence.CohortDescriptor) { c.LSMs = []string{"apparmor"} },
+		"shim": func(c *evidence.CohortDescriptor) { c.Engine.ShimDigest = c.Engine.EngineDigest }, "args": func(c *evidence.CohortDescriptor) { c.Runtime.Args = nil },
+		"platform": func(c *evidence.CohortDescriptor) { c.Sandbox.Platform = "ptrace" }, "swap": func(c *evidence.CohortDescriptor) { c.SwapAccounting = true },
+		"cmdline": func(c *evidence.CohortDescriptor) { c.KernelCmdline = []string{"mitigations=off"} },
+		"sysctl":  func(c *evidence.CohortDescriptor) { c.Sysctls = map[string]string{"fs.protected_hardlinks": "0"} },
+	} {
+		c := d
+		edit(&c)
+		id, err := evidence.CohortID(c)
+		if err != nil || !evidence.ValidDigest(id) {
+			t.Fatalf("%s: %s, %v", name, id, err)
+		}
+		if other, ok := seen[id]; ok {
+			t.Errorf("%s and %s have one id", name, other)
+		}
+		seen[id] = name
+	}
+	empty := d
+	empty.LSMs = []string{}
+	a, _ := evidence.CohortID(d)
+	if b, err := evidence.CohortID(empty); err != nil || a != b {
+		t.Errorf("nil and empty list give %s and %s (%v)", a, b, err)
+	}
+}
+
+func TestTimestamp(t *testing.T) {
+	for s, want := range map[evidence.Timestamp]bool{
+		"2026-11-29T20:39:00Z": true, "2026-11-29T20:39:60Z": false, "2026-11-29T20:39:00+00:00": false,
+		"2026-11-29T20:39:00.0Z": false, "2026-11-29t20:39:00z": false, "2026-02-30T00:00:00Z": false, "": false,
+	} {
+		if _, ok := s.Time(); ok != want {
+			t.Errorf("%q accepted: %v", s, ok)
+		}
+	}
+}

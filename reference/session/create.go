@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/hallmark-sandbox/hallmark/reference/admission"
+	"github.com/hallmark-sandbox/hallmark/reference/api"
+	"github.com/hallmark-sandbox/hallmark/reference/control"
+	"github.com/hallmark-sandbox/hallmark/reference/engine"
+	"github.com/hallmark-sandbox/hallmark/reference/quota"
+)
+
+// Create makes a sandbox, or joins the create of the same lease that is in flight, or
+// returns the lease that the same request made before. digest is the digest of the
+// canonical request. It runs to its end under its own deadline even when ctx ends first:
+// the caller may come back with the same request.
+func (m *Manager) Create(ctx context.Context, req api.CreateRequest, digest string) (api.Receipt, error) {
+	s, err := m.claim(req, digest)
+	if err != nil {
+		return api.Receipt{}, err
+	}
+	select {
+	case <-s.created:
+	case <-ctx.Done():
+		return api.Receipt{}, api.E(api.Timeout, fmt.Errorf("wait for create: %w", ctx.Err()))
+	}
+	if s.failure != nil {
+		return api.Receipt{}, s.failure
+	}
+	return s.receipt, nil
+}
+
+// claim returns the sandbox of the lease, a new one when there is none.
+func (m *Manager) claim(req api.CreateRequest, digest string) (*sandbox, error) {
+	if err := m.acceptable(req); err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closing || !m.reconciled {
+		return nil, api.E(api.Unavailable, errors.New("not serving"))
+	}
+	if s, ok := m.leases[req.ClientLeaseID]; ok {
+		switch {
+		case s.rec.RequestDigest != digest:
+			return nil, api.E(api.IdempotencyConflict, nil)
+		case s.rec.State == stateRetiring:
+			return nil, api.E(api.IncompleteCleanup, errors.New("lease is retiring"))
+		}
+		return s, nil
+	}
+	if r, ok := m.gone.lease(req.ClientLeaseID); ok {
+		if r.RequestDigest != digest {
+			return nil, api.E(api.IdempotencyConflict, nil)
+		}
+		return nil, api.E(api.SandboxDisposed, nil)
+	}
+	if held, ok := m.workspaces[req.WorkspaceID]; ok {
+		if held.rec.State == stateRetiring {
+			return nil, api.E(api.IncompleteCleanup, errors.New("workspace is held by a retiring sandbox"))
+		}
+		return nil, api.E(api.CreateConcurrencyExhausted, errors.New("workspace has a sandbox"))
+	}
+	if m.purging[req.WorkspaceID] {
+		return nil, api.E(api.IncompleteCleanup, errors.New("workspace is being purged"))
+	}
+	if m.creating >= m.lim.Creates {
+		return nil, api.E(api.CreateConcurrencyExhausted, nil)
+	}
+	s := newSandbox(record{
+		SandboxID: "sb-" + randomHex(), WorkspaceID: req.WorkspaceID, SessionID: req.SessionID,
+		ClientLeaseID: req.ClientLeaseID, RequestDigest: digest, ImageDigest: req.Image,
+		Resources: req.Resources, IdleMs: req.IdleTimeoutMs, State: stateIntended, Generation: 1,
+		Epoch: m.cfg.Identity.BootEpoch, Container: "hallmark-" + randomHex(),
+	})
+	s.hard = time.Now().Add(time.Duration(req.HardTimeoutMs) * time.Millisecond)
+	s.lastUse = time.Now()
+	m.creating++
+	m.live[s.rec.SandboxID], m.leases[req.ClientLeaseID], m.workspaces[req.WorkspaceID] = s, s, s
+	m.wg.Add(1)
+	go m.create(s)
+	return s, nil
+}
+
+// acceptable refuses what needs no state to refuse.
+func (m *Manager) acceptable(req api.CreateRequest) error {
+	r, c := req.Resources, m.cfg.Ceilings
+	if r.CPUs <= 0 || r.MemoryBytes <= 0 || r.PIDs <= 0 || r.WorkspaceBytes <= 0 || r.WorkspaceInodes <= 0 ||
+		r.CPUs > c.CPUs || r.MemoryBytes > c.MemoryBytes || r.PIDs > c.PIDs ||
+		r.WorkspaceBytes > c.WorkspaceBytes || r.WorkspaceInodes > c.WorkspaceInodes {
+		return api.E(api.RequestInvalid, errors.New("resources are outside the ceilings"))
+	}
+	if req.IdleTimeoutMs <= 0 || req.HardTimeoutMs <= 0 {
+		return api.E(api.RequestInvalid, errors.New("timeouts are not positive"))
+	}
+	if req.Expected.CohortID != m.cfg.Gate.CohortID() || req.Expected.PinsDigest != m.cfg.Gate.PinsDigest() {
+		return api.E(api.Unqualified, errors.New("expected cohort or pins do not hold here"))
+	}
+	return nil
+}
+
+func newSandbox(r record) *sandbox {
+	s := &sandbox{
+		rec: r, created: make(chan struct{}), dead: make(chan struct{}), retired: make(chan struct{}),
+		attempt: make(chan struct{}), quiet: make(chan struct{}), invocations: map[string]*invocation{},
+	}
+	close(s.quiet)
+	s.life, s.end = context.WithCancel(context.Background())
+	return s
+}
+
+// create drives one sandbox from intended to ready, or into retirement.
+func (m *Manager) create(s *sandbox) {
+	defer m.wg.Done()
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(s.life, m.lim.CreateDeadline)
+	defer cancel()
+	err := m.build(ctx, s)
+
+	m.mu.Lock()
+	m.creating--
+	if err == nil && s.life.Err() != nil {
+		err = api.E(api.Unavailable, errors.New("retired while it was created"))
+	}
+	if err == nil {
+		s.rec.State = stateReady
+		s.lastUse = time.Now()
+		m.armLocked(s)
+		m.log.Info("sandbox ready", "sandbox", s.rec.SandboxID, "generation", s.rec.Generation,
+			"took", time.Since(began).Round(time.Millisecond))
+		close(s.created)
+		m.mu.Unlock()
+		return
+	}
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		err = api.E(api.Timeout, err)
+	}
+	s.failure = err
+	s.rec.Failed = true
+	m.log.Warn("create failed", "sandbox", s.rec.SandboxID, "err", err)
+	attempt := s.attempt
+	if s.stored {
+		m.retireLocked(s, reasonCleanup)
+	} else {
+		m.forgetLocked(s) // refused before anything existed
+	}
+	m.mu.Unlock()
+	select { // so that the caller's next try finds nothing in its way, if that can be had
+	case <-s.retired:
+	case <-attempt:
+	}
+	close(s.created)
+}
+
+// forgetLocked takes s out of every index.
+func (m *Manager) forgetLocked(s *sandbox) {
+	s.end()
+	delete(m.live, s.rec.SandboxID)
+	if m.leases[s.rec.ClientLeaseID] == s {
+		delete(m.leases, s.rec.ClientLeaseID)
+	}
+	if m.workspaces[s.rec.WorkspaceID] == s {
+		delete(m.workspaces, s.rec.WorkspaceID)
+	}
+	close(s.retired)
+}
+
+// build makes everything of s. Whatever it leaves behind on an error, retirement removes.
+func (m *Manager) build(ctx context.Context, s *sandbox) error {
+	id := m.cfg.Identity
+	start := admission.Start{
+		ImageDigest: s.rec.ImageDigest, SupervisorDigest: id.SupervisorDigest,
+		QuotaDigest: id.QuotaDigest, SandboxBinaryDigest: id.SandboxBinaryDigest,
+	}
+	if err := m.cfg.Gate.Precheck(ctx, start); err != nil {
+		return fail(api.Unqualified, "admission", err)
+	}
+	image, err := m.cfg.Engine.Image(ctx, s.rec.ImageDigest, m.cfg.Gate.ManifestDigest(s.rec.ImageDigest))
+	if err != nil {
+		return fail(api.EngineFailed, "resolve image", err)
+	}
+	if len(image.Volumes) > 0 {
+		return api.E(api.Unqualified, fmt.Errorf("image declares volumes %q", image.Volumes))
+	}
+
+	// The intent comes before any effect.
+	if err := m.advance(ctx, s, func(r *record) {}); err != nil {
+		return err
+	}
+	mount, err := m.cfg.Quota.Prepare(ctx, quota.Spec{
+		WorkspaceID: s.rec.WorkspaceID, Bytes: s.rec.Resources.WorkspaceBytes, Inodes: s.rec.Resources.WorkspaceInodes,
+	})
+	if err != nil {
+		return workspaceError(err)
+	}
+	s.mount = mount
+
+	instance, err := m.cfg.Engine.Instance(ctx)
+	if err != nil {
+		return fail(api.EngineFailed, "identify engine", err)
+	}
+	if err := m.advance(ctx, s, func(r *record) {
+		r.State, r.EngineInstance, r.Sent = stateCreating, instance, true
+	}); err != nil {
+		return err
+	}
+	c, err := m.cfg.Engine.Create(ctx, engine.Spec{
+		Name: s.rec.Container, Image: image, Workspace: mount.Path, Supervisor: id.SupervisorPath,
+		Resources: s.rec.Resources, WorkerID: id.WorkerID, BootEpoch: id.BootEpoch,
+		SandboxID: s.rec.SandboxID, Generation: s.rec.Generation, Mode: id.Mode,
+	})
+	m.mu.Lock()
+	s.rec.ContainerID = c.ID
+	s.rec.Settled = c.ID != "" || errors.Is(err, engine.ErrNotCreated)
+	m.mu.Unlock()
+	if err != nil {
+		return engineError("create container", err)
+	}
+	return m.launch(ctx, s, c, start)
+}
+
+// launch admits and starts a created container and connects to its supervisor.
+func (m *Manager) launch(ctx context.Context, s *sandbox, c engine.Created, start admission.Start) error {
+	if m.cfg.Profile != nil {
+		if err := m.cfg.Profile(c.ProfileDigest, c.Profile); err != nil {
+			return fail(api.Unqualified, "launch profile", err)
+		}
+	}
+	start.LaunchProfileDigest = c.ProfileDigest
+	if err := m.cfg.Gate.Admit(ctx, start); err != nil {
+		return fail(api.Unqualified, "admission", err)
+	}
+	if err := m.cfg.Quota.Verify(ctx, s.rec.WorkspaceID); err != nil {
+		return fail(api.Unavailable, "verify workspace mount", err)
+	}
+	pid, err := m.cfg.Engine.Start(ctx, c.ID)
+	if err != nil {
+		return engineError("start container", err)
+	}
+	if err := m.cfg.Engine.VerifyBinary(ctx, c.ID, pid, m.cfg.Identity.SandboxBinaryDigest); err != nil {
+		return engineError("verify sandbox binary", err)
+	}
+	rw, err := m.cfg.Engine.Bridge(ctx, c.ID)
+	if err != nil {
+		return engineError("open bridge", err)
+	}
+	ctl, err := m.cfg.Connect(ctx, rw)
+	if err != nil {
+		return fail(api.EngineFailed, "connect to supervisor", err)
+	}
+	m.mu.Lock()
+	s.control = ctl
+	m.mu.Unlock()
+	// The bound must hold where the tenant will write, not only where we mounted it.
+	fs, err := ctl.Statfs(ctx)
+	if err != nil {
+		return fail(api.EngineFailed, "statfs in sandbox", err)
+	}
+	if err := sameBound(fs, s.mount); err != nil {
+		return api.E(api.Unavailable, err)
+	}
+	tree, err := m.cfg.OpenTree(s.mount.Path, recorder{m.cfg.Store, s.rec.WorkspaceID})
+	if err != nil {
+		return fail(api.PathPrimitiveUnavailable, "open workspace", err)
+	}
+	m.mu.Lock()
+	s.tree = tree
+	s.receipt = m.receiptLocked(s)
+	m.mu.Unlock()
+	if err := m.sweep(ctx, s.rec.WorkspaceID, tree); err != nil {
+		return fail(api.Unavailable, "sweep workspace", err)
+	}
+	if err := m.advance(ctx, s, func(r *record) { r.State = stateReady }); err != nil {
+		return err
+	}
+	m.wg.Add(1)
+	go m.watch(s, s.rec.Generation, c.ID, ctl)
+	return nil
+}
+
+// sameBound compares what the sandbox's own kernel says of /workspace with what the host's
+// said when it was mounted.
+func sameBound(inside control.Statfs, outside quota.Mount) error {
+	if inside.Blocks == 0 || inside.Inodes == 0 || inside.Blocks != outside.StatfsBlocks ||
+		inside.BlockSize != outside.StatfsBlockSize || inside.Inodes != outside.StatfsInodes {
+		return fmt.Errorf("sandbox sees a workspace of %d blocks of %d bytes and %d inodes; the bounded one has %d of %d and %d",
+			inside.Blocks, inside.BlockSize, inside.Inodes, outside.StatfsBlocks, outside.StatfsBlockSize, outside.StatfsInodes)
+	}
+	return nil
+}
+
+// workspaceError maps what the quota backend refused.
+func workspaceError(err error) error {
+	switch {
+	case errors.Is(err, quota.ErrReserve):
+		return api.E(api.QuotaExceeded, err)
+	case errors.Is(err, quota.ErrSpec):
+		return api.E(api.RequestInvalid, err)
+	case errors.Is(err, quota.ErrMismatch): // the workspace exists with other bounds
+		return api.E(api.IdempotencyConflict, err)
+	case errors.Is(err, quota.ErrBusy):
+		return api.E(api.IncompleteCleanup, err)
+	case errors.Is(err, quota.ErrHelper):
+		return api.E(api.Unqualified, err)
+	}
+	return fail(api.Unavailable, "prepare workspace", err)
+}
+
+// advance changes the record, durable first. The state that others see follows only for
+// the steps before ready: ready is published by create, when nothing can fail any more.
+func (m *Manager) advance(ctx context.Context, s *sandbox, change func(*record)) error {
+	m.mu.Lock()
+	next := s.rec
+	m.mu.Unlock()
+	change(&next)
+	s.stored = true // from here on it may be there, whatever the store answers
+	if err := m.put(ctx, next); err != nil {
+		return fail(api.Unavailable, "store record", err)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if s.rec.State == stateRetiring {
+		return api.E(api.Unavailable, errors.New("retired while it was created"))
+	}
+	if next.State == stateReady {
+		next.State = s.rec.State
+	}
+	s.rec = next
+	return nil
+}
+
+func (m *Manager) receiptLocked(s *sandbox) api.Receipt {
+	id, r := m.cfg.Identity, s.rec
+	return api.Receipt{
+		WorkspaceID: r.WorkspaceID, ClientLeaseID: r.ClientLeaseID, WorkerID: id.WorkerID, SandboxID: r.SandboxID,
+		Generation: r.Generation, BootEpoch: id.BootEpoch, Mode: id.Mode, RequestDigest: r.RequestDigest,
+		ImageDigest: r.ImageDigest, WorkerDigest: id.WorkerDigest, SandboxBinary: id.SandboxBinaryDigest,
+		CohortID: m.cfg.Gate.CohortID(), PinsDigest: m.cfg.Gate.PinsDigest(), ExpiresAtUnixMs: s.hard.UnixMilli(),
+	}
+}
+
+// engineError maps an engine error: a launch difference is UNQUALIFIED.
+func engineError(step string, err error) error {
+	if errors.Is(err, engine.ErrLaunch) {
+		return fail(api.Unqualified, step, err)
+	}
+	return fail(api.EngineFailed, step, err)
+}

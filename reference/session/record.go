@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package session
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/hallmark-sandbox/hallmark/reference/api"
+)
+
+// Buckets of the store.
+const (
+	bucketSandboxes   = "sandboxes"   // sandbox id -> record
+	bucketInvocations = "invocations" // sandbox id "/" invocation id -> request digest, " done" when ended
+)
+
+// States; the wire says creating for intended too.
+const (
+	stateIntended = "intended"
+	stateCreating = "creating"
+	stateReady    = "ready"
+	stateRetiring = "retiring"
+	stateGone     = "gone"
+)
+
+// Reasons of a retirement.
+const (
+	reasonIdle     = "idle"
+	reasonHard     = "hard-expiry"
+	reasonDispose  = "dispose"
+	reasonDied     = "died"
+	reasonCleanup  = "cleanup"
+	reasonShutdown = "shutdown"
+)
+
+// record is the durable part of a sandbox: enough to prove and undo what we did.
+type record struct {
+	SandboxID     string        `json:"sandboxId"`
+	WorkspaceID   string        `json:"workspaceId"`
+	SessionID     string        `json:"sessionId"`
+	ClientLeaseID string        `json:"clientLeaseId"`
+	RequestDigest string        `json:"requestDigest"`
+	ImageDigest   string        `json:"imageDigest"`
+	Resources     api.Resources `json:"resources"`
+	IdleMs        int64         `json:"idleMs"`
+	State         string        `json:"state"`
+	Reason        string        `json:"reason,omitempty"`
+	OOM           bool          `json:"oom,omitempty"`
+	Generation    int64         `json:"generation"`
+	Epoch         string        `json:"epoch"` // of the process that made it
+
+	// Container is the exact random name, chosen before the create. While Sent is true and
+	// Settled is not, a create of that name may still be in flight in EngineInstance.
+	Container      string `json:"container"`
+	ContainerID    string `json:"containerId,omitempty"`
+	EngineInstance string `json:"engineInstance,omitempty"`
+	Sent           bool   `json:"sent,omitempty"`
+	Settled        bool   `json:"settled,omitempty"`
+
+	// Released says that the workspace was given back while the name is still owned.
+	Released bool `json:"released,omitempty"`
+
+	// Failed marks a create that did not succeed: nothing of it is remembered once it is
+	// gone, so that the same request may be tried again.
+	Failed bool `json:"failed,omitempty"`
+
+	GoneUnixMs int64 `json:"goneUnixMs,omitempty"`
+	// Unknown holds the invocations that ran when the worker or the sandbox ended, id to
+	// request digest; at most as many as run at once.
+	Unknown map[string]string `json:"unknown,omitempty"`
+}
+
+// code is what an operation on a retiring or gone sandbox answers.
+func (r record) code() api.Code {
+	switch {
+	case r.OOM:
+		return api.SandboxOOM
+	case r.Reason == reasonDied:
+		return api.SandboxDied
+	case r.Reason == reasonIdle || r.Reason == reasonHard:
+		return api.SandboxExpired
+	}
+	return api.SandboxDisposed
+}
+
+// wireState is the state as get says it.
+func (r record) wireState() string {
+	if r.State == stateIntended {
+		return stateCreating
+	}
+	return r.State
+}
+
+// put makes r durable.
+func (m *Manager) put(ctx context.Context, r record) error {
+	text, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("encode record: %w", err)
+	}
+	return m.cfg.Store.Put(ctx, bucketSandboxes, r.SandboxID, text)
+}
+
+// rememberFor is how long a disposed id answers as such.
+const rememberFor = 24 * time.Hour
+
+// memory holds the records of sandboxes that are gone. The Manager's lock guards it.
+type memory struct {
+	bound   int
+	byID    map[string]record
+	byLease map[string]string
+	order   []string // oldest first
+}
+
+func newMemory(bound int) *memory {
+	return &memory{bound: bound, byID: map[string]record{}, byLease: map[string]string{}}
+}
+
+func (g *memory) sandbox(id string) (record, bool) { r, ok := g.byID[id]; return r, ok }
+
+func (g *memory) lease(id string) (record, bool) {
+	r, ok := g.byID[g.byLease[id]]
+	return r, ok
+}
+
+// add remembers r and returns the ids that are forgotten for it: those older than 24 h,
+// and the oldest beyond the bound.
+func (g *memory) add(r record, now time.Time) (forgotten []string) {
+	g.byID[r.SandboxID] = r
+	g.byLease[r.ClientLeaseID] = r.SandboxID
+	g.order = append(g.order, r.SandboxID)
+	for len(g.order) > 0 {
+		old := g.byID[g.order[0]]
+		if len(g.order) <= g.bound && now.Sub(time.UnixMilli(old.GoneUnixMs)) < rememberFor {
+			break
+		}
+		delete(g.byID, old.SandboxID)
+		if g.byLease[old.ClientLeaseID] == old.SandboxID {
+			delete(g.byLease, old.ClientLeaseID)
+		}
+		g.order = g.order[1:]
+		forgotten = append(forgotten, old.SandboxID)
+	}
+	return forgotten
+}

@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package supervisor
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hallmark-sandbox/hallmark/reference/control"
+)
+
+func TestBombsEnd(t *testing.T) {
+	eachSandbox(t, func(t *testing.T, s *sandbox) {
+		c := s.connect(t)
+		baseline := processes(t, c)
+		for _, tt := range []struct {
+			name string
+			argv []string
+			min  int64 // killed beyond the leader
+		}{
+			{"bomb to its timeout", []string{"bomb", "150"}, 50},
+			{"bomb whose leader exits", []string{"bomb", "150", "leave"}, 50},
+			{"runners that fork, leave the session and exit", []string{"runner", "3"}, 1},
+			{"processes that continue each other", []string{"continuer", "4"}, 4},
+		} {
+			t.Run(tt.name, func(t *testing.T) {
+				sp := spawnOf(tt.argv...)
+				sp.Timeout = 1500 * time.Millisecond
+				began := time.Now()
+				o := must(t, c, sp)
+				t.Logf("%v, %d killed, timed out %v", time.Since(began), o.DescendantsKilled, o.TimedOut)
+				if o.DescendantsKilled < tt.min {
+					t.Errorf("%d killed, want at least %d", o.DescendantsKilled, tt.min)
+				}
+				if d := time.Since(began); d > sp.Timeout+Grace+KillWithin {
+					t.Errorf("took %v", d)
+				}
+				if n := processes(t, c); n > baseline+1 {
+					t.Errorf("%d processes, %d before", n, baseline)
+				}
+			})
+		}
+	})
+}
+
+// processes asks a tenant process how many there are.
+func processes(t *testing.T, c *control.Client) int {
+	t.Helper()
+	o := must(t, c, spawnOf("count"))
+	n, err := strconv.Atoi(strings.TrimSpace(string(o.Stdout)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func TestZombiesAreReaped(t *testing.T) {
+	eachSandbox(t, func(t *testing.T, s *sandbox) {
+		c := s.connect(t)
+		before := processes(t, c)
+		o := must(t, c, spawnOf("farm", "300"))
+		if n, err := strconv.Atoi(strings.TrimSpace(string(o.Stdout))); err != nil || n < 200 {
+			t.Fatalf("no farm: %q %q", o.Stdout, o.Stderr)
+		}
+		if after := processes(t, c); after > before+1 {
+			t.Errorf("%d processes, %d before", after, before)
+		}
+	})
+}
+
+func TestTenantAgainstRoot(t *testing.T) {
+	eachSandbox(t, func(t *testing.T, s *sandbox) {
+		c := s.connect(t)
+		var got []string
+		o := must(t, c, spawnOf("attack"))
+		if err := json.Unmarshal(o.Stdout, &got); err != nil || len(got) != 0 {
+			t.Errorf("succeeded: %v %v %s", got, err, o.Stderr)
+		}
+		before := s.stats(t, c)
+		o = must(t, c, spawnOf("dial"))
+		if n := bytes.Count(o.Stdout, []byte("permission denied")); n != 3 {
+			t.Errorf("dial: %s", o.Stdout)
+		}
+		after := s.stats(t, c)
+		if after["accepted"] != before["accepted"] || after["requests"] != before["requests"]+2 { // one exec, one stats
+			t.Errorf("counters moved: %v, then %v", before, after)
+		}
+		// A signal that only root may send does not end PID 1 either.
+		for _, sig := range []string{"TERM", "INT", "HUP", "QUIT", "PIPE", "USR1"} {
+			if s.pid != 0 {
+				if out, err := exec.Command("kill", "-"+sig, strconv.Itoa(s.pid)).CombinedOutput(); err != nil {
+					t.Fatalf("%v: %s", err, out)
+				}
+			}
+		}
+		if err := c.Ping(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestBridgeDeathEndsInvocations(t *testing.T) {
+	eachSandbox(t, func(t *testing.T, s *sandbox) {
+		c := s.connect(t)
+		ended := make(chan error, 1)
+		go func() {
+			_, err := c.Exec(t.Context(), spawnOf("stubborn", "bridge.beat"))
+			ended <- err
+		}()
+		s.awaitBeat(t, "bridge.beat")
+		if out, err := s.command("/bin/tenant", "slay", "bridge").CombinedOutput(); err != nil || !bytes.HasSuffix(out, []byte(" <nil>\n")) {
+			t.Fatalf("%v: %s", err, out)
+		}
+		if err := <-ended; !errors.Is(err, control.ErrLost) {
+			t.Errorf("%v", err)
+		}
+		<-c.Done()
+		other := s.connect(t)
+		eventually(t, "the invocation ends", func() bool {
+			return len(beating(t, other)) == 0
+		})
+		s.quiet(t, "bridge.beat")
+	})
+}
+
+// beating lists the pids of tenant processes other than the one that lists.
+func beating(t *testing.T, c *control.Client) []string {
+	t.Helper()
+	return strings.Fields(string(must(t, c, spawnOf("others")).Stdout))
+}
+
+func (s *sandbox) awaitBeat(t *testing.T, name string) {
+	t.Helper()
+	deadline := time.Now().Add(10 * time.Second)
+	for {
+		if st, err := os.Stat(filepath.Join(s.workspace, name)); err == nil && st.Size() > 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s never beat", name)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// When a keeper dies, what it kept falls to PID 1: it is killed, and nothing is claimed.
+func TestKeeperDeath(t *testing.T) {
+	s := hostSandbox(t) // only here can the keeper be found from outside
+	c := s.connect(t)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := c.Exec(t.Context(), spawnOf("daemon", "keeper.beat", "middle"))
+		ended <- err
+	}()
+	hold := make(chan error, 1)
+	go func() {
+		_, err := c.Exec(t.Context(), spawnOf("reaper", "held.beat", "middle"))
+		hold <- err
+	}()
+	s.awaitBeat(t, "held.beat")
+	<-ended
+	killed := 0
+	for _, keeper := range childrenOf(t, s.pid) {
+		if len(childrenOf(t, keeper)) > 0 { // the busy one
+			killed++
+			if err := unix.Kill(keeper, unix.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := <-hold; killed != 1 || !errors.Is(err, control.ErrLost) {
+		t.Errorf("%d keepers killed: %v", killed, err)
+	}
+	s.quiet(t, "held.beat")
+	if m := s.stats(t, c); m["orphans-killed"] < 1 {
+		t.Errorf("%v", m)
+	}
+	must(t, c, spawnOf("exit", "0"))
+}
+
+func childrenOf(t *testing.T, pid int) []int {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	var out []int
+	for _, task := range tasks {
+		if b, err = os.ReadFile(task); err != nil {
+			continue
+		}
+		for _, f := range bytes.Fields(b) {
+			n, err := strconv.Atoi(string(f))
+			if err != nil {
+				t.Fatal(err)
+			}
+			out = append(out, n)
+		}
+	}
+	return out
+}
+
+// A root process that queues a request and exits is refused, however often it tries; alive and
+// with the challenge, the same request is served.
+func TestQueuedRequestsOfDeadPeers(t *testing.T) {
+	eachSandbox(t, func(t *testing.T, s *sandbox) {
+		c := s.connect(t)
+		sp := spawnOf("write", "1", "0")
+		var guess [control.ChallengeSize]byte
+		queued := control.AppendRequest(nil, &guess, 0, control.Frame{Type: control.Exec, Request: 1, Payload: sp.Encode()})
+		before := s.stats(t, c)
+		const tries = 20
+		for range tries {
+			cmd := s.command("/bin/tenant", "dead")
+			cmd.Stdin = bytes.NewReader(queued)
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+		}
+		refused := func(m map[string]uint64) (n uint64) {
+			for name, v := range m {
+				if strings.HasPrefix(name, "refused.") {
+					n += v
+				}
+			}
+			return n
+		}
+		deadline := time.Now().Add(10 * time.Second)
+		var after map[string]uint64
+		for after = s.stats(t, c); refused(after) < refused(before)+tries; after = s.stats(t, c) {
+			if time.Now().After(deadline) {
+				t.Fatalf("not all were refused: %v, then %v", before, after)
+			}
+		}
+		if after["invocations"] != before["invocations"] {
+			t.Errorf("executed: %v, then %v", before, after)
+		}
+		t.Logf("%v", after)
+		alive := s.connect(t)
+		if o := must(t, alive, sp); string(o.Stdout) != "a" {
+			t.Errorf("%+v", o)
+		}
+	})
+}
+
+// At the process limit nothing of ours dies: what cannot be started is said to be so.
+func TestAtTheProcessLimit(t *testing.T) {
+	s := hostSandbox(t)
+	dir := pidsCgroup(t)
+	limit := func(n string) {
+		if err := os.WriteFile(filepath.Join(dir, "pids.max"), []byte(n), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all := append([]int{s.pid}, childrenOf(t, s.pid)...)
+	for _, pid := range all {
+		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := s.connect(t)
+	limit("90")
+	ended := make(chan error, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		o, err := c.Exec(ctx, spawnOf("bomb", "5000"))
+		if err == nil || !o.CleanupProven {
+			err = fmt.Errorf("%+v: %w", o, err)
+		} else {
+			err = nil
+		}
+		ended <- err
+	}()
+	refused := 0
+	deadline := time.Now().Add(20 * time.Second)
+	for refused < 20 {
+		_, err := c.Exec(t.Context(), spawnOf("exit", "0"))
+		var se *control.SpawnError
+		switch {
+		case errors.As(err, &se) && se.Step == control.StepFork && errors.Is(err, syscall.EAGAIN):
+			refused++
+		case err != nil:
+			t.Fatalf("%v; %s", err, s.stderr)
+		case time.Now().After(deadline):
+			t.Fatal("the limit was never met")
+		}
+	}
+	if err := c.Ping(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	must(t, c, spawnOf("exit", "0"))
+}
+
+// pidsCgroup makes a cgroup with a pids controller, v2 or v1.
+func pidsCgroup(t *testing.T) string {
+	t.Helper()
+	for _, parent := range []string{"/sys/fs/cgroup/pids", "/sys/fs/cgroup"} {
+		dir := filepath.Join(parent, "hallmark-supervisor-"+strconv.Itoa(os.Getpid()))
+		if os.Mkdir(dir, 0o755) != nil {
+			continue
+		}
+		t.Cleanup(func() {
+			deadline := time.Now().Add(5 * time.Second)
+			for os.Remove(dir) != nil && time.Now().Before(deadline) {
+				time.Sleep(10 * time.Millisecond)
+			}
+		})
+		if _, err := os.Stat(filepath.Join(dir, "pids.max")); err == nil {
+			return dir
+		}
+	}
+	t.Fatal("no cgroup with the pids controller")
+	return ""
+}
+
+// The bridge speaks to PID 1 only.
+func TestImpostorGetsNothing(t *testing.T) {
+	l, err := listenAt(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make(chan int, 1)
+	go func() {
+		c, err := l.Accept()
+		if err != nil {
+			got <- -1
+			return
+		}
+		n, _ := c.Read(make([]byte, 1))
+		got <- n
+	}()
+	if _, err := dial(l.Addr().String(), time.Second); !errors.Is(err, ErrImpostor) { // the listener is this test, not PID 1
+		t.Errorf("%v", err)
+	}
+	if n := <-got; n != 0 {
+		t.Errorf("%d bytes sent", n)
+	}
+}

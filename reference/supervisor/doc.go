@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package supervisor is PID 1 of a sandbox, and the two root helpers that go with it.
+//
+// It owns the control socket, the check of peers, every tenant process from its start to the
+// proof of its end, and the bytes that it wrote. It observes the tenant through wait4(2) and
+// /proc only. It never opens a path that the tenant can change, never signals a process that it
+// has not proven to be of the invocation, never waits for a tenant to close a pipe, and never
+// lets one connection or invocation hold more than its own slot. A tenant (uid 65532) cannot
+// signal or trace these processes: they keep uid 0.
+//
+// # Processes
+//
+//	PID 1 (Run)        listens, authenticates, relays frames, reaps; starts keepers only
+//	keeper (Invoke)    child of PID 1 and PR_SET_CHILD_SUBREAPER; runs one invocation at a time
+//	leader             the command: child of its keeper, own session, uid and gid 65532
+//	bridge (Bridge)    started once by the engine; carries bytes between the worker and the socket
+//
+// A keeper is the parent of every orphan of its invocation, whatever the tenant does with
+// sessions and double forks. So "no descendant is left" is one answer of the kernel: ECHILD from
+// wait4(-1). A keeper that has proven this is used again; any other is killed, what it leaves
+// behind falls to PID 1 and is killed there, and the invocation is reported lost or unproven.
+//
+// # End of an invocation
+//
+// When the leader exits, what is left of its tree is killed at once. At the time-out, or on a
+// cancel, the tree gets SIGTERM, then [Grace], then the same. Killing is done in rounds, bounded by
+// [KillWithin]: the tree is stopped until a look at it finds nothing that runs (a stopped process
+// holds its slot and cannot fork, so a fork bomb cannot outrun the sweep), then killed, then reaped.
+// A direct child cannot be mistaken: its pid is ours until we reap it, and we do not reap while
+// we look. Any other descendant is held by a pidfd and its parent is read again before each signal.
+//
+// # Counters
+//
+// Stats replies carry: accepted, requests, invocations, keepers, orphans-killed, audit-dropped, and
+// refused.{cred,uid,gid,peer,busy,hello,silent,mac,frame,slow}. Every refusal also writes one line
+// on stderr, at most ten a second.
+//
+// # Threads
+//
+// The Go runtime ends a process that cannot get a thread. A tenant at the process limit must not
+// be able to cause that, so each process here makes the threads that it can ever need at start, before any
+// tenant exists.
+//
+// Read next: package control for the frames.
+package supervisor

@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package supervisor
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hallmark-sandbox/hallmark/reference/control"
+)
+
+// keeperFD is where PID 1 leaves its end of the channel to a keeper.
+const keeperFD = 3
+
+// Invoke is a keeper: it runs one invocation after another for PID 1, over descriptor 3, and
+// returns when PID 1 closes that. It refuses to run for anybody else.
+func Invoke() error {
+	if os.Getppid() != 1 || os.Getuid() != 0 {
+		return errors.New("invoke is started by the supervisor only")
+	}
+	if err := harden(warmKeeper); err != nil {
+		return err
+	}
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("become subreaper: %w", err)
+	}
+	f := os.NewFile(keeperFD, "supervisor")
+	conn, err := net.FileConn(f)
+	f.Close()
+	if err != nil {
+		return fmt.Errorf("open channel: %w", err)
+	}
+	k := &keeper{conn: conn, pid: os.Getpid(), requests: make(chan control.Frame),
+		children: make(chan os.Signal, 1), term: make(chan os.Signal, 16)}
+	for i := range k.buf {
+		k.buf[i] = make([]byte, 1+control.OutputMax)
+	}
+	signal.Notify(k.children, unix.SIGCHLD)
+	signal.Notify(k.term, unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGPIPE) // outlived, not obeyed
+	go k.read()
+	for f := range k.requests {
+		if f.Type != control.Exec {
+			continue // a cancel that crossed its outcome
+		}
+		s, err := control.ParseSpawn(f.Payload)
+		if err != nil {
+			return err
+		}
+		k.run(f.Request, &s)
+	}
+	return nil
+}
+
+// keeper is the state of Invoke.
+type keeper struct {
+	conn     net.Conn
+	pid      int
+	requests chan control.Frame
+	children chan os.Signal
+	term     chan os.Signal
+	buf      [2][]byte
+
+	sendMu  sync.Mutex
+	current uint64
+}
+
+func (k *keeper) read() {
+	defer close(k.requests)
+	for {
+		f, err := control.ReadPlainRequest(k.conn)
+		if err != nil {
+			return
+		}
+		k.requests <- f
+	}
+}
+
+// emit sends one frame of the current invocation. PID 1 always reads, so this does not block for
+// long; if PID 1 is gone, so is this process.
+func (k *keeper) emit(f control.Frame) {
+	k.sendMu.Lock()
+	defer k.sendMu.Unlock()
+	f.Request = k.current
+	k.conn.Write(control.Append(make([]byte, 0, control.HeaderSize+len(f.Payload)), f))
+}
+
+// invocation is one run. All reaping and signalling is done by the goroutine of run.
+type invocation struct {
+	k       *keeper
+	leader  int // 0 until launched
+	exits   map[int]unix.WaitStatus
+	ended   bool // leader reaped
+	status  unix.WaitStatus
+	endedAt time.Time
+	killing bool   // reaped from now on counts as killed if a signal of ours ended it
+	killed  uint64 // without the leader
+}
+
+func (k *keeper) run(request uint64, s *control.Spawn) {
+	k.current = request
+	stdin, stdout, stderr, fds, err := openPipes()
+	if err != nil {
+		k.emit(control.Frame{Type: control.SpawnFailed, Payload: control.EncodeSpawnFailed(control.StepFork, uint32(errnoOf(err)))})
+		return
+	}
+	b := &budget{left: s.MaxOutput}
+	streams := []*collector{}
+	for i, p := range []*os.File{stdout, stderr} {
+		c := &collector{stream: i, pipe: p, budget: b, emit: k.emit, buf: k.buf[i], done: make(chan struct{})}
+		go c.run()
+		streams = append(streams, c)
+	}
+
+	inv := &invocation{k: k, exits: map[int]unix.WaitStatus{}}
+	began := time.Now()
+	done := make(chan launched, 1)
+	go func() {
+		l := launch(s, fds)
+		for _, fd := range fds {
+			unix.Close(fd)
+		}
+		done <- l
+	}()
+	l, timedOut, proven := inv.supervise(s.Timeout, done, func() { go feed(stdin, s.Stdin) })
+	stdin.Close() // ends feed, if it still writes
+	for _, c := range streams {
+		c.finish()
+	}
+	if l.errno != 0 {
+		k.emit(control.Frame{Type: control.SpawnFailed, Payload: control.EncodeSpawnFailed(l.step, uint32(l.errno))})
+		return
+	}
+	if inv.endedAt.IsZero() {
+		inv.endedAt = time.Now()
+	}
+	sum := control.Summary{
+		TimedOut: timedOut, TruncatedStdout: b.dropped[0] > 0, TruncatedStderr: b.dropped[1] > 0, Proven: proven,
+		ExitCode: l.exit, Duration: inv.endedAt.Sub(began),
+		Stdout: b.kept[0], Stderr: b.kept[1], Dropped: b.dropped[0] + b.dropped[1], Killed: inv.killed,
+	}
+	switch {
+	case l.pid == 0 && l.exit != 0:
+	case !inv.ended: // it could not be killed, or never was let go of: see proven
+		sum.Signal = uint8(unix.SIGKILL)
+	case inv.status.Signaled():
+		sum.Signal = uint8(inv.status.Signal())
+	default:
+		sum.ExitCode = uint8(inv.status.ExitStatus())
+	}
+	k.emit(control.Frame{Type: control.Result, Payload: sum.Encode()})
+}
+
+// supervise follows the launch and the leader to the proven end of the tree.
+func (v *invocation) supervise(timeout time.Duration, done <-chan launched, start func()) (l launched, timedOut, proven bool) {
+	timer := time.NewTimer(timeout)
+	defer timer.Stop()
+	launching, requests, stop := done, v.k.requests, false
+	for !stop && !v.ended {
+		select {
+		case l = <-launching:
+			launching = nil
+			if l.pid == 0 {
+				return l, false, v.clear(launching)
+			}
+			v.adopt(l.pid)
+			start()
+		case <-v.k.children:
+			v.reap()
+		case f, ok := <-requests:
+			if !ok {
+				requests, stop = nil, true // PID 1 let go: nobody hears the outcome
+			} else if f.Type == control.Cancel && f.Request == v.k.current {
+				stop = true
+			}
+		case <-timer.C:
+			stop, timedOut = true, true
+		}
+	}
+	if stop && !v.ended {
+		v.killing = true
+		v.terminate()
+	}
+	proven = v.clear(launching)
+	if launching != nil { // it was stopped between fork and exec, and is dead now
+		select {
+		case l = <-launching:
+			if l.pid != 0 {
+				v.adopt(l.pid)
+			}
+			l.step, l.errno = 0, 0
+		case <-time.After(time.Second):
+			proven = false
+		}
+	}
+	return l, timedOut, proven
+}
+
+// terminate asks the tree to end, and gives it [Grace].
+func (v *invocation) terminate() {
+	tree{root: v.k.pid}.signal(unix.SIGTERM, false)
+	tree{root: v.k.pid}.signal(unix.SIGCONT, false) // a stopped process sees SIGTERM only then
+	grace := time.NewTimer(Grace)
+	defer grace.Stop()
+	for {
+		if v.reap() || v.ended {
+			return
+		}
+		select {
+		case <-v.k.children:
+		case <-grace.C:
+			return
+		}
+	}
+}
+
+// clear kills what is left. It returns true when the kernel said ECHILD and no launch is open.
+func (v *invocation) clear(launching <-chan launched) bool {
+	if launching == nil && v.reap() {
+		return true
+	}
+	v.killing = true
+	return tree{root: v.k.pid}.kill(time.Now().Add(KillWithin), v.reap)
+}
+
+// adopt names the leader, which may have been reaped before its pid was known.
+func (v *invocation) adopt(pid int) {
+	v.leader = pid
+	if ws, ok := v.exits[pid]; ok {
+		v.end(ws)
+		if v.killing && v.killed > 0 {
+			v.killed-- // it was counted as somebody else
+		}
+	}
+	clear(v.exits)
+}
+
+func (v *invocation) end(ws unix.WaitStatus) {
+	v.ended, v.status, v.endedAt = true, ws, time.Now()
+}
+
+// reap collects every dead child. It returns true when there is no child at all, which, in a
+// subreaper, means no descendant: the proof of wait(2), ECHILD. __WALL takes children of any clone(2).
+func (v *invocation) reap() (none bool) {
+	for {
+		var ws unix.WaitStatus
+		pid, err := unix.Wait4(-1, &ws, unix.WNOHANG|unix.WALL, nil)
+		switch {
+		case err == unix.EINTR:
+		case err == unix.ECHILD:
+			return true
+		case err != nil || pid == 0:
+			return false
+		case pid == v.leader:
+			v.end(ws)
+		default:
+			if v.leader == 0 {
+				v.exits[pid] = ws
+			}
+			if v.killing && ws.Signaled() && (ws.Signal() == unix.SIGKILL || ws.Signal() == unix.SIGTERM) {
+				v.killed++
+			}
+		}
+	}
+}
+
+// feed writes the command's stdin and closes it. It ends early when the tree is dead.
+func feed(w *os.File, b []byte) {
+	defer w.Close()
+	if len(b) == 0 {
+		return
+	}
+	if _, err := w.Write(b); err != nil && !errors.Is(err, syscall.EPIPE) && !errors.Is(err, os.ErrClosed) {
+		io.WriteString(os.Stderr, "hallmark-supervisor: write stdin: "+err.Error()+"\n")
+	}
+}

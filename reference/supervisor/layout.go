@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package supervisor
+
+import "time"
+
+// Paths inside the sandbox.
+const (
+	Dir       = "/run/hallmark"
+	Socket    = Dir + "/control.sock"
+	Workspace = "/workspace"
+	// Binary is where the worker mounts this program.
+	Binary = "/.hallmark/supervisor"
+	self   = "/proc/self/exe"
+)
+
+// Tenant is the uid and gid of every tenant process.
+const Tenant = 65532
+
+// Bounds in time.
+const (
+	// Grace lies between SIGTERM and SIGKILL at a time-out or cancel.
+	Grace = 200 * time.Millisecond
+	// KillWithin bounds the sweeps; after it the cleanup counts as not proven.
+	KillWithin = 5 * time.Second
+	// keeperMargin is what a keeper may need beyond time-out, grace and sweeps before PID 1
+	// gives it up.
+	keeperMargin = 3 * time.Second
+)
+
+// Bounds in number.
+const (
+	maxConns       = 16
+	maxInvocations = 8
+	idleKeepers    = 2
+	warmSupervisor = 10 // threads: connections and keepers use the poller, syscalls are short
+	warmKeeper     = 8
+	warmBridge     = 4
+)
+
+// Environment is exactly what a tenant process gets.
+func Environment() []string {
+	return []string{
+		"HOME=" + Workspace,
+		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		"LANG=C.UTF-8",
+		"TMPDIR=/tmp",
+	}
+}
+
+// searchPath is PATH of [Environment].
+func searchPath() []string {
+	return []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}
+}

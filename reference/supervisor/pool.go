@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package supervisor
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hallmark-sandbox/hallmark/reference/control"
+)
+
+// pool keeps keepers ready, so that a command costs one spawn and not two.
+type pool struct {
+	reaper *reaper
+	audit  *audit
+
+	mu   sync.Mutex
+	idle []*handle
+	busy int
+	next uint64
+}
+
+// handle is PID 1's side of one keeper.
+type handle struct {
+	pid  int
+	gone <-chan struct{}
+	conn net.Conn
+	send sync.Mutex
+}
+
+// fill makes the pool's first keepers.
+func (p *pool) fill() error {
+	for range idleKeepers {
+		h, err := p.spawn()
+		if err != nil {
+			return fmt.Errorf("start keeper: %w", err)
+		}
+		p.mu.Lock()
+		p.idle = append(p.idle, h)
+		p.mu.Unlock()
+	}
+	return nil
+}
+
+// get takes an idle keeper or starts one. busy is true when too many run; err is the kernel's.
+func (p *pool) get() (h *handle, id uint64, busy bool, err error) {
+	p.mu.Lock()
+	if p.busy >= maxInvocations {
+		p.mu.Unlock()
+		return nil, 0, true, nil
+	}
+	p.busy++
+	p.next++
+	id = p.next
+	for len(p.idle) > 0 {
+		h, p.idle = p.idle[len(p.idle)-1], p.idle[:len(p.idle)-1]
+		select {
+		case <-h.gone: // killed while idle
+			h.conn.Close()
+			continue
+		default:
+		}
+		p.mu.Unlock()
+		return h, id, false, nil
+	}
+	p.mu.Unlock()
+	h, err = p.spawn()
+	if err != nil {
+		p.mu.Lock()
+		p.busy--
+		p.mu.Unlock()
+	}
+	return h, id, false, err
+}
+
+// put takes a keeper back. Only one that has proven its tree gone may come back clean.
+func (p *pool) put(h *handle, clean bool) {
+	p.mu.Lock()
+	p.busy--
+	if clean && len(p.idle) < idleKeepers {
+		p.idle = append(p.idle, h)
+		p.mu.Unlock()
+		return
+	}
+	p.mu.Unlock()
+	h.conn.Close() // a keeper exits when its channel ends
+	if clean {
+		return
+	}
+	p.reaper.kill(h.pid)
+	select {
+	case <-h.gone:
+	case <-time.After(KillWithin):
+	}
+	p.audit.count("orphans-killed", p.reaper.sweep())
+}
+
+func (p *pool) spawn() (*handle, error) {
+	sp, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("make channel: %w", err)
+	}
+	f := os.NewFile(uintptr(sp[0]), "keeper")
+	conn, err := net.FileConn(f)
+	f.Close()
+	if err != nil {
+		unix.Close(sp[1])
+		return nil, fmt.Errorf("open channel: %w", err)
+	}
+	// Standard streams: nothing to read, PID 1's own stderr for what a dying runtime says.
+	pid, gone, err := p.reaper.start([]string{Binary, "invoke"}, []string{"GOMAXPROCS=1"},
+		[]uintptr{0, 1, 2, uintptr(sp[1])})
+	unix.Close(sp[1])
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	p.audit.count("keepers", 1)
+	return &handle{pid: pid, gone: gone, conn: conn}, nil
+}
+
+func (h *handle) write(f control.Frame) error {
+	h.send.Lock()
+	defer h.send.Unlock()
+	_, err := h.conn.Write(control.Append(make([]byte, 0, control.HeaderSize+len(f.Payload)), f))
+	return err
+}

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package supervisor
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// stat is the part of proc_pid_stat(5) that names a process and its parent. pid and start together
+// name one process: a pid comes back only with a later start.
+type stat struct {
+	pid, ppid int
+	state     byte
+	start     uint64 // clock ticks since boot
+}
+
+func (s stat) dead() bool { return s.state == 'Z' || s.state == 'X' }
+
+// halted says that the process cannot run, so cannot fork.
+func (s stat) halted() bool { return s.dead() || s.state == 'T' }
+
+var errStat = errors.New("unreadable process state")
+
+func readStat(pid int) (stat, error) {
+	// One open, read, close with raw calls: sweeps do this for every process.
+	fd, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/stat", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return stat{}, fmt.Errorf("%w: %w", errStat, err)
+	}
+	defer unix.Close(fd)
+	var b [1024]byte
+	n, err := unix.Read(fd, b[:])
+	if err != nil {
+		return stat{}, fmt.Errorf("%w: %w", errStat, err)
+	}
+	return parseStat(pid, b[:n])
+}
+
+// parseStat reads one line. The name is in brackets and the tenant chooses it, brackets
+// included, so fields count from the last one.
+func parseStat(pid int, line []byte) (stat, error) {
+	i := bytes.LastIndexByte(line, ')')
+	if i < 0 {
+		return stat{}, errStat
+	}
+	f := bytes.Fields(line[i+1:])
+	if len(f) < 20 || len(f[0]) != 1 {
+		return stat{}, errStat
+	}
+	ppid, err1 := strconv.Atoi(string(f[1]))
+	start, err2 := strconv.ParseUint(string(f[19]), 10, 64)
+	if err1 != nil || err2 != nil {
+		return stat{}, errStat
+	}
+	return stat{pid: pid, ppid: ppid, state: f[0][0], start: start}, nil
+}
+
+// descendants returns the processes below root, parents before children. roots limits the first
+// level; nil takes all of it. The view is not atomic: a link in it is proven by reading it again.
+func descendants(root int, roots func(pid int) bool) ([]stat, error) {
+	d, err := os.Open("/proc")
+	if err != nil {
+		return nil, fmt.Errorf("list processes: %w", err)
+	}
+	names, err := d.Readdirnames(-1)
+	d.Close()
+	if err != nil {
+		return nil, fmt.Errorf("list processes: %w", err)
+	}
+	children := map[int][]stat{}
+	for _, name := range names {
+		pid, err := strconv.Atoi(name)
+		if err != nil {
+			continue
+		}
+		if s, err := readStat(pid); err == nil {
+			children[s.ppid] = append(children[s.ppid], s)
+		}
+	}
+	var out []stat
+	for _, s := range children[root] {
+		if roots == nil || roots(s.pid) {
+			out = append(out, s)
+		}
+	}
+	for i := 0; i < len(out); i++ {
+		for _, s := range children[out[i].pid] {
+			if s.start >= out[i].start { // a parent is never younger than its child
+				out = append(out, s)
+			}
+		}
+	}
+	return out, nil
+}

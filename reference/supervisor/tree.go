@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package supervisor
+
+import (
+	"errors"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// tree is every process below root, which is the calling process. Precondition of its methods:
+// nobody reaps children of root while they run, so that the pid of a direct child is its own.
+type tree struct {
+	root  int
+	roots func(pid int) bool
+}
+
+// signal sends sig to each process of one look at the tree, and returns how many of them could
+// still run when looked at. skipHalted leaves those out that are stopped or dead.
+//
+// A link "p is a child of q" of the look is proven when p's stat, read again, still says it: then q
+// was p's parent all the time, and q itself was proven before. The signal goes to a pidfd that
+// was opened before that second reading, so it reaches p or nobody. A sentry without pidfd gets a
+// plain kill right after it.
+func (t tree) signal(sig unix.Signal, skipHalted bool) (running int, err error) {
+	look, err := descendants(t.root, t.roots)
+	if err != nil {
+		return 0, err
+	}
+	proven := map[int]bool{t.root: true}
+	for _, p := range look {
+		if !proven[p.ppid] {
+			running++ // it moved; the next look finds it elsewhere
+			continue
+		}
+		if !p.halted() {
+			running++
+		}
+		if p.ppid == t.root {
+			proven[p.pid] = true
+			if !p.dead() && !(skipHalted && p.halted()) {
+				unix.Kill(p.pid, sig)
+			}
+			continue
+		}
+		proven[p.pid] = signalProven(p, sig, p.dead() || skipHalted && p.halted())
+	}
+	return running, nil
+}
+
+// signalProven proves p's link and sends sig unless quiet.
+func signalProven(p stat, sig unix.Signal, quiet bool) bool {
+	fd, err := unix.PidfdOpen(p.pid, 0) // Linux 5.3
+	if err == nil {
+		defer unix.Close(fd)
+	} else if !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EMFILE) && !errors.Is(err, unix.EINVAL) {
+		return false // gone
+	}
+	again, statErr := readStat(p.pid)
+	if statErr != nil || again.ppid != p.ppid || again.start != p.start {
+		return false
+	}
+	switch {
+	case quiet:
+	case err == nil:
+		unix.PidfdSendSignal(fd, sig, nil, 0)
+	default:
+		unix.Kill(p.pid, sig)
+	}
+	return true
+}
+
+// kill ends the tree in rounds until reap says that nothing is left or the deadline passes. reap
+// collects what is dead and returns true when no child is left.
+func (t tree) kill(deadline time.Time, reap func() (none bool)) (proven bool) {
+	for {
+		if reap() {
+			return true
+		}
+		if time.Now().After(deadline) {
+			return false
+		}
+		// Stop first: three looks are enough for everything but processes that continue each
+		// other, and those the kill below reaches all the same.
+		for range 3 {
+			if running, err := t.signal(unix.SIGSTOP, true); err != nil || running == 0 {
+				break
+			}
+		}
+		t.signal(unix.SIGKILL, false)
+		for wait := 100 * time.Microsecond; wait < 15*time.Millisecond; wait *= 2 {
+			if reap() {
+				return true
+			}
+			time.Sleep(wait) // death has no event that names a whole tree; bounded by the loop
+		}
+	}
+}

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/hallmark-sandbox/hallmark/reference/api"
+	"github.com/hallmark-sandbox/hallmark/reference/capability"
+	"github.com/hallmark-sandbox/hallmark/reference/state"
+)
+
+// checkHeaders is the first check: it needs no key and allocates nothing.
+func checkHeaders(r *http.Request) error {
+	n := len(r.Method) + len(r.RequestURI) + len(r.Host) + 32
+	for name, values := range r.Header {
+		for _, v := range values {
+			n += len(name) + len(v) + 4 // colon, space, CR, LF
+		}
+	}
+	if n > api.MaxHeaderBytes {
+		return api.E(api.RequestInvalid, fmt.Errorf("headers of %d bytes", n))
+	}
+	return nil
+}
+
+// authorize verifies the capability for this very request, then consumes its nonce. When it
+// returns nil the nonce is durable and the token can do nothing more.
+func (s *Server) authorize(r *http.Request, c call) (capability.Claims, error) {
+	token, err := bearer(r.Header)
+	if err != nil {
+		return capability.Claims{}, api.E(api.Unauthenticated, err)
+	}
+	claims, err := s.o.Verifier.Verify(token, capability.Want{Op: c.op, Method: r.Method, Target: r.RequestURI, SandboxID: c.sandbox})
+	if err != nil {
+		return capability.Claims{}, err
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), nonceTimeout)
+	defer cancel()
+	err = s.o.Nonces.ConsumeNonce(ctx, claims.ID, claims.WorkspaceID, claims.ExpiresAt*1000)
+	switch {
+	case err == nil:
+		return claims, nil
+	case errors.Is(err, state.ErrReplay):
+		return capability.Claims{}, api.E(api.CapabilityReplay, err)
+	case errors.Is(err, state.ErrExpired):
+		return capability.Claims{}, api.E(api.CapabilityExpired, err)
+	case errors.Is(err, state.ErrExhausted):
+		return capability.Claims{}, api.E(api.NonceStoreExhausted, err)
+	}
+	return capability.Claims{}, api.E(api.Unavailable, fmt.Errorf("consume nonce: %w", err))
+}
+
+func bearer(h http.Header) (string, error) {
+	values := h.Values("Authorization")
+	if len(values) != 1 {
+		return "", fmt.Errorf("%d Authorization headers", len(values))
+	}
+	token, ok := strings.CutPrefix(values[0], "Bearer ")
+	if !ok {
+		return "", errors.New("not a bearer token")
+	}
+	return token, nil
+}
+
+// plain refuses a body in another coding: what is signed is what is read, and nothing unpacks.
+func plain(r *http.Request) error {
+	if len(r.Header.Values("Content-Encoding")) != 0 {
+		return api.E(api.RequestInvalid, errors.New("content coding"))
+	}
+	return nil
+}
+
+// body reads the whole request body within its bound and compares it with the capability.
+// Preconditions: the read deadline is set.
+func body(w http.ResponseWriter, r *http.Request, claims capability.Claims) ([]byte, error) {
+	if err := plain(r); err != nil {
+		return nil, err
+	}
+	if r.ContentLength > api.MaxRequestBytes {
+		return nil, api.E(api.RequestInvalid, fmt.Errorf("body of %d bytes", r.ContentLength))
+	}
+	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, api.MaxRequestBytes))
+	if err != nil {
+		return nil, api.E(api.RequestInvalid, fmt.Errorf("read body: %w", err))
+	}
+	// The deadline covered the body. Left in place it would end the request's context by way
+	// of net/http's background read, and so a long invocation.
+	if err := http.NewResponseController(w).SetReadDeadline(time.Time{}); err != nil {
+		return nil, api.E(api.Unavailable, fmt.Errorf("clear read deadline: %w", err))
+	}
+	if api.Digest(b) != claims.Digest {
+		return nil, api.E(api.Unauthenticated, errors.New("body is not the one that was signed"))
+	}
+	return b, nil
+}
+
+// noBody is body for operations that have none.
+func noBody(w http.ResponseWriter, r *http.Request, claims capability.Claims) error {
+	b, err := body(w, r, claims)
+	if err == nil && len(b) != 0 {
+		err = api.E(api.RequestInvalid, errors.New("this operation takes no body"))
+	}
+	return err
+}

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package worker
+
+import (
+	"bytes"
+	"crypto/ed25519"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/hallmark-sandbox/hallmark/reference/api"
+	"github.com/hallmark-sandbox/hallmark/strictjson"
+)
+
+func goodConfig(t *testing.T) Config {
+	pub := key(t).Public().(ed25519.PublicKey)
+	return Config{
+		WorkerID: "w", Mode: api.Qualification, Listen: "/run/w.sock", StateDir: "/var/lib/w",
+		Engine:        Engine{Socket: "/run/docker.sock", Runtime: "runsc", CgroupParent: "/hallmark"},
+		Helpers:       Helpers{Supervisor: "/opt/s", Quota: "/opt/q"},
+		SandboxBinary: SandboxBinary{Path: "/opt/runsc", Digest: hexOf("a")},
+		Workspaces:    Workspaces{Dir: "/var/lib/ws"},
+		Authority:     Authority{Issuer: "control", Keys: []AuthorityKey{{KID: "k1", PublicKey: pub}}},
+		SigningKey:    "/etc/key.pem", Ceilings: ceilings,
+		Candidates: &Candidates{Images: []Candidate{{ConfigDigest: hexOf("b"), ManifestDigest: hexOf("c")}}, CohortID: hexOf("d")},
+	}
+}
+
+// load writes c as edited by replace and loads it.
+func load(t *testing.T, c Config, replace ...string) (Config, error) {
+	t.Helper()
+	b, err := strictjson.Marshal(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(b)
+	for i := 0; i+1 < len(replace); i += 2 {
+		next := strings.Replace(text, replace[i], replace[i+1], 1)
+		if next == text {
+			t.Fatalf("%q is not in the configuration", replace[i])
+		}
+		text = next
+	}
+	path := filepath.Join(t.TempDir(), "worker.json")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return LoadConfig(path)
+}
+
+func TestLoadConfig(t *testing.T) {
+	got, err := load(t, goodConfig(t))
+	if err != nil || got.WorkerID != "w" || len(got.VerifierKeys()) != 1 {
+		t.Fatalf("the good configuration: %v", err)
+	}
+	for name, tt := range map[string]struct {
+		alter   func(*Config)
+		replace []string
+		says    string
+	}{
+		"unknown member":       {nil, []string{`{"workerId"`, `{"debug":true,"workerId"`}, "debug"},
+		"case variant":         {nil, []string{`"workerId"`, `"workerID"`}, "decode"},
+		"missing member":       {nil, []string{`"signingKey":"/etc/key.pem",`, ``}, "signingKey"},
+		"duplicate":            {nil, []string{`{"workerId"`, `{"workerId":"x","workerId"`}, "decode"},
+		"relative path":        {func(c *Config) { c.StateDir = "state" }, nil, "stateDir"},
+		"long socket path":     {func(c *Config) { c.Listen = "/" + strings.Repeat("a", 107) }, nil, "listen"},
+		"unknown mode":         {func(c *Config) { c.Mode = "test" }, nil, "mode"},
+		"no candidates":        {func(c *Config) { c.Candidates = nil }, nil, "candidates"},
+		"production with them": {func(c *Config) { c.Mode = api.Production }, nil, "candidates belong"},
+		"both": {func(c *Config) {
+			c.Admission = &Admission{Root: "/r", Trust: "/t", Pins: "/p", Bundles: []string{"/b"}, StateDir: "/s"}
+		}, nil, "admission belongs"},
+		"no bundles": {func(c *Config) {
+			c.Mode, c.Candidates = api.Production, nil
+			c.Admission = &Admission{Root: "/r", Trust: "/t", Pins: "/p", StateDir: "/s"}
+		}, nil, "bundles is empty"},
+		"no image":       {func(c *Config) { c.Candidates.Images = nil }, nil, "images is empty"},
+		"tag":            {func(c *Config) { c.Candidates.Images[0].ConfigDigest = "busybox:latest" }, nil, "by digests"},
+		"cohort name":    {func(c *Config) { c.Candidates.CohortID = "prod" }, nil, "cohortId"},
+		"no keys":        {func(c *Config) { c.Authority.Keys = nil }, nil, "0 keys"},
+		"short key":      {func(c *Config) { c.Authority.Keys[0].PublicKey = []byte("x") }, nil, "authority key"},
+		"no ceiling":     {func(c *Config) { c.Ceilings.PIDs = 0 }, nil, "pids"},
+		"engine default": {func(c *Config) { c.Engine.Runtime = "" }, nil, "engine.runtime"},
+		"shared cgroup":  {func(c *Config) { c.Engine.CgroupParent = "" }, nil, "cgroupParent"},
+		"no binary":      {func(c *Config) { c.SandboxBinary.Digest = "" }, nil, "sandboxBinary.digest"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := goodConfig(t)
+			if tt.alter != nil {
+				tt.alter(&c)
+			}
+			_, err := load(t, c, tt.replace...)
+			if err == nil || !strings.Contains(err.Error(), tt.says) {
+				t.Errorf("got %v, want %q", err, tt.says)
+			}
+		})
+	}
+	t.Run("all problems at once", func(t *testing.T) {
+		_, err := load(t, Config{})
+		if err == nil || strings.Count(err.Error(), "\n") < 10 {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+// TestSecurityDocument: the same in both modes and places, another with other bounds.
+func TestSecurityDocument(t *testing.T) {
+	a, b := goodConfig(t), goodConfig(t)
+	b.WorkerID, b.Mode, b.StateDir, b.Candidates, b.Workspaces.ReserveBytes = "other", api.Production, "/elsewhere", nil, 1<<30
+	da, errA := a.SecurityDocument()
+	db, errB := b.SecurityDocument()
+	if errA != nil || errB != nil || !bytes.Equal(da, db) {
+		t.Errorf("%s %v\n%s %v", da, errA, db, errB)
+	}
+	b.Ceilings.MemoryBytes++
+	if dc, err := b.SecurityDocument(); err != nil || bytes.Equal(da, dc) {
+		t.Errorf("other ceilings, same document: %v", err)
+	}
+}
+
+func TestInstallHelper(t *testing.T) {
+	dir, source := filepath.Join(t.TempDir(), "helpers"), filepath.Join(t.TempDir(), "tool")
+	write := func(path, text string, mode os.FileMode) {
+		t.Helper()
+		if err := os.RemoveAll(path); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), mode); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(path, mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(source, "one", 0o755)
+	first, err := InstallHelper(dir, source)
+	if err != nil || first.Digest != api.Digest([]byte("one")) {
+		t.Fatalf("%+v, %v", first, err)
+	}
+	write(source, "two", 0o755)
+	second, err := InstallHelper(dir, source)
+	if err != nil || second.Path == first.Path {
+		t.Fatalf("%+v, %v", second, err)
+	}
+	if err := first.Verify(); err != nil {
+		t.Errorf("the first copy followed its source: %v", err)
+	}
+	for name, spoil := range map[string]func(){
+		"other bytes": func() { write(second.Path, "three", 0o555) },
+		"writable":    func() { write(second.Path, "two", 0o755) },
+		"gone":        func() { write(second.Path, "two", 0o555); _ = os.Remove(second.Path) },
+		"symlink":     func() { _ = os.Remove(second.Path); _ = os.Symlink(source, second.Path) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			spoil()
+			if second.Verify() == nil {
+				t.Error("a spoilt copy was accepted")
+			}
+			if again, err := InstallHelper(dir, source); err != nil || again != second || again.Verify() != nil {
+				t.Errorf("not repaired: %+v, %v", again, err)
+			}
+		})
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) != 2 {
+		t.Errorf("%d entries, %v", len(entries), err)
+	}
+	if _, err := InstallHelper(dir, source+"-absent"); err == nil {
+		t.Error("an absent helper was installed")
+	}
+}
+
+func TestOwnDigest(t *testing.T) {
+	got, err := OwnDigest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want, err := FileDigest(os.Args[0]); err != nil || got != want {
+		t.Errorf("%s, %s, %v", got, want, err)
+	}
+}

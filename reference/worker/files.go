@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package worker
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+	"unicode/utf8"
+
+	"github.com/hallmark-sandbox/hallmark/reference/api"
+)
+
+// transferChunk is what is moved between two settings of a deadline.
+const transferChunk = 64 << 10
+
+func (s *Server) fs(x *exchange, c call) error {
+	b, err := body(x.w, x.r, x.claims)
+	if err != nil {
+		return err
+	}
+	fc, err := api.DecodeFS(b)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(x.r.Context(), fsTimeout)
+	defer cancel()
+	files, release, err := s.o.OpenFiles(ctx, x.claims.WorkspaceID, c.sandbox)
+	if err != nil {
+		return err
+	}
+	defer release()
+	res, err := runFS(ctx, files, fc)
+	if err != nil {
+		return err
+	}
+	return x.answer(http.StatusOK, res)
+}
+
+func runFS(ctx context.Context, files Files, fc api.FSCall) (res api.FSResponse, err error) {
+	switch fc.Op {
+	case api.FSStat:
+		var e api.FSEntry
+		e, err = files.Stat(ctx, fc.Path)
+		res.Entry = &e
+	case api.FSList:
+		res.Entries, res.Cursor, err = files.List(ctx, fc.Path, fc.Cursor, fc.Rows)
+	case api.FSMkdir:
+		err = files.Mkdir(ctx, fc.Path)
+	case api.FSRemove:
+		err = files.Remove(ctx, fc.Path)
+	case api.FSRename:
+		err = files.Rename(ctx, fc.Path, fc.To)
+	case api.FSReadlink:
+		var to []byte
+		if to, err = files.Readlink(ctx, fc.Path); utf8.Valid(to) {
+			res.Target = string(to)
+		} else {
+			res.TargetBytes = to
+		}
+	default:
+		err = errNoRoute
+	}
+	if err != nil {
+		return api.FSResponse{}, err
+	}
+	return res, nil
+}
+
+func (s *Server) read(x *exchange, c call) error {
+	if err := noBody(x.w, x.r, x.claims); err != nil {
+		return err
+	}
+	fc, err := api.DecodeFileQuery(c.query, false)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(x.r.Context(), transferTimeout)
+	defer cancel()
+	files, release, err := s.o.OpenFiles(ctx, x.claims.WorkspaceID, c.sandbox)
+	if err != nil {
+		return err
+	}
+	defer release()
+	f, size, err := files.Read(ctx, fc.Path)
+	if err != nil {
+		return err
+	}
+	rc := http.NewResponseController(x.w)
+	x.w.Header().Set("Content-Type", "application/octet-stream")
+	x.w.Header().Set("Content-Length", strconv.FormatInt(size, 10))
+	x.started = true
+	x.w.WriteHeader(http.StatusOK)
+	out := deadlined{write: x.w.Write, set: rc.SetWriteDeadline, limit: s.stall, ctx: ctx.Err}
+	// A file that shrinks meanwhile cuts the answer short of its Content-Length.
+	n, err := io.CopyBuffer(&out, io.LimitReader(f, size), make([]byte, transferChunk))
+	if err == nil && n != size {
+		err = fmt.Errorf("file of %d bytes ended after %d", size, n)
+	}
+	return errors.Join(err, f.Close())
+}
+
+// write checks claims, binding and lease before it reads a byte of the body.
+func (s *Server) write(x *exchange, c call) error {
+	if err := plain(x.r); err != nil {
+		return err
+	}
+	fc, err := api.DecodeFileQuery(c.query, true)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(x.r.Context(), transferTimeout)
+	defer cancel()
+	files, release, err := s.o.OpenFiles(ctx, x.claims.WorkspaceID, c.sandbox)
+	if err != nil {
+		return err
+	}
+	defer release()
+	rc := http.NewResponseController(x.w)
+	in := &signedBody{
+		src:  &deadlined{read: x.r.Body.Read, set: rc.SetReadDeadline, limit: s.stall, ctx: ctx.Err},
+		sum:  sha256.New(),
+		want: x.claims.Digest,
+	}
+	size, digest, err := files.Write(ctx, fc, in, x.claims.Digest)
+	if err != nil {
+		return errors.Join(in.refusal, err) // the reason first: it decides the code
+	}
+	if !in.whole || digest != x.claims.Digest {
+		return api.E(api.Unavailable, errors.New("workspace answered before the body was whole"))
+	}
+	return x.answer(http.StatusOK, api.WriteResponse{Size: size, Digest: digest})
+}
+
+// signedBody ends in io.EOF only when what was read is what was signed.
+type signedBody struct {
+	src     io.Reader
+	sum     hash.Hash
+	want    string
+	whole   bool
+	refusal error
+}
+
+func (b *signedBody) Read(p []byte) (int, error) {
+	if b.refusal != nil {
+		return 0, b.refusal
+	}
+	n, err := b.src.Read(p)
+	b.sum.Write(p[:n])
+	switch {
+	case err == nil:
+		return n, nil
+	case errors.Is(err, io.EOF):
+		if api.DigestPrefix+hex.EncodeToString(b.sum.Sum(nil)) == b.want {
+			b.whole = true
+			return n, io.EOF
+		}
+		b.refusal = api.E(api.Unauthenticated, errors.New("body is not the one that was signed"))
+	default:
+		b.refusal = api.E(api.RequestInvalid, fmt.Errorf("read body: %w", err))
+	}
+	return n, b.refusal
+}
+
+// deadlined moves a deadline along with progress, so that a stalled peer ends and a slow one
+// does not, within the bound that ctx gives the whole.
+type deadlined struct {
+	read, write func([]byte) (int, error)
+	set         func(time.Time) error
+	limit       time.Duration
+	ctx         func() error
+}
+
+func (d *deadlined) step(f func([]byte) (int, error), p []byte) (int, error) {
+	if err := d.ctx(); err != nil {
+		return 0, err
+	}
+	if err := d.set(time.Now().Add(d.limit)); err != nil {
+		return 0, fmt.Errorf("set deadline: %w", err)
+	}
+	return f(p)
+}
+
+// Read implements [io.Reader].
+func (d *deadlined) Read(p []byte) (int, error) {
+	n, err := d.step(d.read, p)
+	if errors.Is(err, io.EOF) {
+		// Left in place it would end the request's context while the file is put in place.
+		if serr := d.set(time.Time{}); serr != nil {
+			return n, fmt.Errorf("clear deadline: %w", serr)
+		}
+	}
+	return n, err
+}
+
+// Write implements [io.Writer].
+func (d *deadlined) Write(p []byte) (int, error) { return d.step(d.write, p) }

@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package worker
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/http"
+	"runtime/debug"
+	"strconv"
+	"time"
+
+	"github.com/hallmark-sandbox/hallmark/reference/api"
+	"github.com/hallmark-sandbox/hallmark/reference/capability"
+	"github.com/hallmark-sandbox/hallmark/strictjson"
+)
+
+// exchange is one request and its answer.
+type exchange struct {
+	w       http.ResponseWriter
+	r       *http.Request
+	id      string
+	claims  capability.Claims
+	started bool // the status line is out: a failure can only cut the connection
+}
+
+// ServeHTTP implements [http.Handler].
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	x := &exchange{w: w, r: r, id: requestID()}
+	// From here a slow body, or one that is never read, ends the connection. The write deadline
+	// of the connection's last answer would still hold, so it is moved too.
+	rc, now := http.NewResponseController(w), time.Now()
+	if err := errors.Join(rc.SetReadDeadline(now.Add(s.stall)), rc.SetWriteDeadline(now.Add(answerTimeout))); err != nil {
+		s.fail(x, call{}, fmt.Errorf("set deadlines: %w", err))
+		return
+	}
+	if r.Method == http.MethodGet && r.RequestURI == "/healthz" {
+		w.WriteHeader(http.StatusNoContent)
+		return
+	}
+	c, err := s.guard(x)
+	if err != nil {
+		s.fail(x, c, err)
+	}
+}
+
+// guard runs the request and turns a panic into a failure.
+func (s *Server) guard(x *exchange) (c call, err error) {
+	defer func() {
+		p := recover()
+		if p == nil {
+			return
+		}
+		s.o.Log.ErrorContext(x.r.Context(), "handler panicked", "request", x.id, "op", c.op, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+		err = api.E(api.Unavailable, errors.New("handler panicked"))
+	}()
+	if err := checkHeaders(x.r); err != nil {
+		return c, err
+	}
+	if s.draining.Load() {
+		return c, api.E(api.Unavailable, errors.New("shutting down"))
+	}
+	if c, err = route(x.r); err != nil {
+		return c, err
+	}
+	if x.claims, err = s.authorize(x.r, c); err != nil {
+		return c, err
+	}
+	return c, s.dispatch(x, c)
+}
+
+func (s *Server) dispatch(x *exchange, c call) error {
+	switch c.op {
+	case api.OpHealth:
+		return s.health(x)
+	case api.OpCreate:
+		return s.create(x)
+	case api.OpGet:
+		return s.get(x, c)
+	case api.OpExec:
+		return s.exec(x, c)
+	case api.OpFS:
+		return s.fs(x, c)
+	case api.OpRead:
+		return s.read(x, c)
+	case api.OpWrite:
+		return s.write(x, c)
+	case api.OpDispose:
+		return s.dispose(x, c)
+	case api.OpPurge:
+		return s.purge(x, c)
+	}
+	return errNoRoute
+}
+
+func (s *Server) health(x *exchange) error {
+	if err := noBody(x.w, x.r, x.claims); err != nil {
+		return err
+	}
+	h := s.o.Health
+	h.Challenge = x.claims.Challenge
+	statement, err := s.o.Signer.Health(h)
+	if err != nil {
+		return err
+	}
+	return x.answer(http.StatusOK, api.HealthResponse{Statement: statement})
+}
+
+func (s *Server) create(x *exchange) error {
+	b, err := body(x.w, x.r, x.claims)
+	if err != nil {
+		return err
+	}
+	req, err := api.DecodeCreate(b, s.o.Health.Limits.ResourceCeilings)
+	if err != nil {
+		return err
+	}
+	if req.WorkspaceID != x.claims.WorkspaceID {
+		return api.E(api.AuthorizedWorkspaceRequired, errors.New("create names another workspace"))
+	}
+	if req.Expected.CohortID != s.o.Health.CohortID || req.Expected.PinsDigest != s.o.Health.PinsDigest {
+		return api.E(api.Unqualified, errors.New("the caller expects another cohort or other pins"))
+	}
+	digest, err := api.CanonicalDigest(req)
+	if err != nil {
+		return api.E(api.RequestInvalid, err)
+	}
+	ctx, cancel := context.WithTimeout(x.r.Context(), createTimeout)
+	defer cancel()
+	receipt, err := s.o.Sessions.Create(ctx, req, digest)
+	if err != nil {
+		return err
+	}
+	signed, err := s.o.Signer.Receipt(receipt)
+	if err != nil {
+		return err
+	}
+	return x.answer(http.StatusCreated, api.CreateResponse{
+		SandboxID: receipt.SandboxID,
+		ExpiresAt: time.UnixMilli(receipt.ExpiresAtUnixMs).UTC().Format(time.RFC3339Nano),
+		Receipt:   signed,
+	})
+}
+
+func (s *Server) get(x *exchange, c call) error {
+	if err := noBody(x.w, x.r, x.claims); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(x.r.Context(), fsTimeout)
+	defer cancel()
+	st, err := s.o.Sessions.Get(ctx, x.claims.WorkspaceID, c.sandbox)
+	if err != nil {
+		return err
+	}
+	return x.answer(http.StatusOK, st)
+}
+
+func (s *Server) exec(x *exchange, c call) error {
+	b, err := body(x.w, x.r, x.claims)
+	if err != nil {
+		return err
+	}
+	req, err := api.DecodeExec(b)
+	if err != nil {
+		return err
+	}
+	digest, err := api.CanonicalDigest(req)
+	if err != nil {
+		return api.E(api.RequestInvalid, err)
+	}
+	// A caller that goes away ends its invocation: ctx is the connection's.
+	ctx, cancel := context.WithTimeout(x.r.Context(), time.Duration(req.TimeoutMs)*time.Millisecond+execGrace)
+	defer cancel()
+	res, err := s.o.Sessions.Exec(ctx, x.claims.WorkspaceID, c.sandbox, req, digest)
+	if err != nil {
+		return err
+	}
+	return x.answer(http.StatusOK, res)
+}
+
+func (s *Server) dispose(x *exchange, c call) error {
+	if err := noBody(x.w, x.r, x.claims); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(x.r.Context(), disposeTimeout)
+	defer cancel()
+	if err := s.o.Sessions.Dispose(ctx, x.claims.WorkspaceID, c.sandbox); err != nil {
+		return err
+	}
+	return x.answer(http.StatusNoContent, nil)
+}
+
+func (s *Server) purge(x *exchange, c call) error {
+	if err := noBody(x.w, x.r, x.claims); err != nil {
+		return err
+	}
+	if c.workspace != x.claims.WorkspaceID {
+		return api.E(api.AuthorizedWorkspaceRequired, errors.New("purge names another workspace"))
+	}
+	ctx, cancel := context.WithTimeout(x.r.Context(), disposeTimeout)
+	defer cancel()
+	if err := s.o.Sessions.Purge(ctx, c.workspace); err != nil {
+		return err
+	}
+	return x.answer(http.StatusNoContent, nil)
+}
+
+// answer writes v as JSON; nil v means no body. An answer beyond its bound is OUTPUT_LIMIT.
+func (x *exchange) answer(status int, v any) error {
+	var b []byte
+	if v != nil {
+		var err error
+		if b, err = strictjson.Marshal(v); err != nil {
+			return err
+		}
+	}
+	if len(b) > api.MaxAnswerBytes {
+		return api.E(api.OutputLimit, fmt.Errorf("answer of %d bytes", len(b)))
+	}
+	if err := http.NewResponseController(x.w).SetWriteDeadline(time.Now().Add(answerTimeout)); err != nil {
+		return fmt.Errorf("set write deadline: %w", err)
+	}
+	if v != nil {
+		x.w.Header().Set("Content-Type", "application/json")
+		x.w.Header().Set("Content-Length", strconv.Itoa(len(b)))
+	}
+	x.started = true
+	x.w.WriteHeader(status)
+	if v == nil {
+		return nil
+	}
+	if _, err := x.w.Write(b); err != nil {
+		return api.E(api.StreamClosed, fmt.Errorf("write answer: %w", err))
+	}
+	return nil
+}
+
+// fail logs the cause and answers the code. After the status line it cuts the connection, so
+// that a truncated answer cannot be taken for a whole one.
+func (s *Server) fail(x *exchange, c call, err error) {
+	code := codeOf(err)
+	s.o.Log.Log(x.r.Context(), level(code), "request refused", "request", x.id, "op", c.op,
+		"workspace", x.claims.WorkspaceID, "sandbox", c.sandbox, "code", code, "err", err)
+	if x.started {
+		panic(http.ErrAbortHandler)
+	}
+	if aerr := x.answer(code.Status(), code.Body(x.id)); aerr != nil {
+		s.o.Log.InfoContext(x.r.Context(), "refusal not delivered", "request", x.id, "err", aerr)
+		panic(http.ErrAbortHandler)
+	}
+}
+
+func requestID() string {
+	var b [12]byte
+	_, _ = rand.Read(b[:]) // documented never to fail
+	return hex.EncodeToString(b[:])
+}

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/hallmark-sandbox/hallmark/reference/api"
+	"github.com/hallmark-sandbox/hallmark/reference/capability"
+)
+
+// Times of PROTOCOL.md, section Limits.
+const (
+	headerTimeout   = 10 * time.Second
+	idleTimeout     = 60 * time.Second
+	bodyTimeout     = 30 * time.Second // a JSON body, or one step of a transfer without progress
+	answerTimeout   = 30 * time.Second
+	nonceTimeout    = 5 * time.Second
+	createTimeout   = 60 * time.Second
+	fsTimeout       = 30 * time.Second
+	disposeTimeout  = 30 * time.Second
+	transferTimeout = 10 * time.Minute
+	execGrace       = 30 * time.Second // of the API beyond the command's own timeout
+)
+
+// DefaultConnections is how many connections are served at once.
+const DefaultConnections = 128
+
+// Sessions is the worker's view of the lifecycle; *session.Manager is one. All methods are safe
+// for concurrent use. Errors are *api.Error; what is not becomes UNAVAILABLE on the wire.
+type Sessions interface {
+	// Create is idempotent by ClientLeaseID and joins one in flight.
+	Create(ctx context.Context, req api.CreateRequest, canonicalDigest string) (api.Receipt, error)
+	Get(ctx context.Context, workspaceID, sandboxID string) (api.SandboxState, error)
+	// Exec ends the invocation when ctx ends.
+	Exec(ctx context.Context, workspaceID, sandboxID string, req api.ExecRequest, canonicalDigest string) (api.ExecResult, error)
+	// Dispose returns nil only after removal is proven; repeating it succeeds.
+	Dispose(ctx context.Context, workspaceID, sandboxID string) error
+	Purge(ctx context.Context, workspaceID string) error
+}
+
+// Files is one workspace, held open for one request. Paths are relative bytes that have passed
+// [api.CheckPath]; an empty one is the workspace itself.
+type Files interface {
+	Stat(ctx context.Context, path []byte) (api.FSEntry, error)
+	List(ctx context.Context, path []byte, cursor string, rows int) (entries []api.FSEntry, next string, err error)
+	Mkdir(ctx context.Context, path []byte) error
+	Remove(ctx context.Context, path []byte) error
+	Rename(ctx context.Context, from, to []byte) error
+	Readlink(ctx context.Context, path []byte) ([]byte, error)
+	Read(ctx context.Context, path []byte) (io.ReadCloser, int64, error)
+	// Write is atomic: an error of body, or a digest other than want, leaves nothing.
+	Write(ctx context.Context, call api.FileCall, body io.Reader, want string) (size int64, digest string, err error)
+}
+
+// OpenFiles checks binding and lease, and gives the workspace until release is called.
+type OpenFiles func(ctx context.Context, workspaceID, sandboxID string) (files Files, release func(), err error)
+
+// Nonces consumes each jti once; *state.Store is one.
+type Nonces interface {
+	ConsumeNonce(ctx context.Context, jti, workspace string, expUnixMs int64) error
+}
+
+// Verifier judges capabilities; *capability.Verifier is one.
+type Verifier interface {
+	Verify(token string, want capability.Want) (capability.Claims, error)
+}
+
+// Options of [New]. All are required.
+type Options struct {
+	Health    api.Health // what this worker says of itself; Challenge is set per answer
+	Verifier  Verifier
+	Signer    *capability.Signer
+	Nonces    Nonces
+	Sessions  Sessions
+	OpenFiles OpenFiles
+	Log       *slog.Logger
+}
+
+// Server serves the worker API. It is an [http.Handler].
+type Server struct {
+	o        Options
+	stall    time.Duration // bodyTimeout; tests shorten it
+	draining atomic.Bool
+}
+
+// New checks o.
+func New(o Options) (*Server, error) {
+	h := o.Health
+	switch {
+	case o.Verifier == nil || o.Signer == nil || o.Nonces == nil || o.Sessions == nil || o.OpenFiles == nil || o.Log == nil:
+		return nil, errors.New("worker: a part is missing")
+	case h.ProtocolVersion != api.ProtocolVersion || !api.ValidID(h.WorkerID) || h.BootEpoch == "":
+		return nil, errors.New("worker: protocol version, worker id or boot epoch is missing")
+	case h.Mode != api.Qualification && h.Mode != api.Production:
+		return nil, fmt.Errorf("worker: unknown mode %q", h.Mode)
+	case !api.ValidDigest(h.CohortID) || !api.ValidDigest(h.PinsDigest):
+		return nil, errors.New("worker: cohort id or pins digest is not a digest")
+	case h.Limits.Connections <= 0:
+		return nil, errors.New("worker: no bound on connections")
+	}
+	if err := h.Limits.ResourceCeilings.Positive(); err != nil {
+		return nil, fmt.Errorf("worker: ceilings: %w", err)
+	}
+	return &Server{o: o, stall: bodyTimeout}, nil
+}
+
+// DefaultLimits are what a worker reports for its ceilings.
+func DefaultLimits(ceilings api.Resources) api.Limits {
+	return api.Limits{
+		RequestBytes: api.MaxRequestBytes, HeaderBytes: api.MaxHeaderBytes, Connections: DefaultConnections,
+		Creates: 4, Execs: 64, ExecsPerSandbox: 4, OutputBytes: api.MaxOutputBytes,
+		Nonces: 100_000, NoncesPerShare: 10_000, ResourceCeilings: ceilings,
+	}
+}
+
+// Features are what this worker has, by the names that the suite uses.
+func Features() []string {
+	return []string{"admission", "exec", "files", "no-network", "protocol", "quota", "reconcile", "supervisor"}
+}
+
+// Serve answers on l until ctx ends, then refuses new requests with UNAVAILABLE and waits at
+// most drain for those in progress. It closes l. A nil error means that nothing was cut off.
+func (s *Server) Serve(ctx context.Context, l net.Listener, drain time.Duration) error {
+	hs := &http.Server{
+		Handler:           s,
+		ReadHeaderTimeout: headerTimeout,
+		IdleTimeout:       idleTimeout,
+		// net/http refuses in plain text what is beyond this; the bound of the wire is
+		// checked by us, below it, so that its refusal is a code of the union.
+		MaxHeaderBytes: 2 * api.MaxHeaderBytes,
+		ErrorLog:       slog.NewLogLogger(s.o.Log.Handler(), slog.LevelDebug),
+	}
+	done := make(chan error, 1)
+	go func() { done <- hs.Serve(limitConnections(l, int(s.o.Health.Limits.Connections))) }()
+	select {
+	case err := <-done:
+		return fmt.Errorf("serve: %w", err)
+	case <-ctx.Done():
+	}
+	s.draining.Store(true)
+	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), drain)
+	defer cancel()
+	err := hs.Shutdown(bounded)
+	if err != nil {
+		err = errors.Join(fmt.Errorf("drain requests: %w", err), hs.Close())
+	}
+	if serr := <-done; !errors.Is(serr, http.ErrServerClosed) {
+		err = errors.Join(err, fmt.Errorf("serve: %w", serr))
+	}
+	return err
+}
