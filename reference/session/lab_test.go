@@ -506,3 +506,30 @@ func TestForeignImageMakesNothing(t *testing.T) {
 		t.Errorf("a workspace exists: %q, %v", ids, err)
 	}
 }
+
+func TestRecordedTemporariesAreSwept(t *testing.T) {
+	s := newSite(t)
+	req := s.request()
+	r := s.create(req)
+	recorded, lookalike := ".hallmark-"+token(), ".hallmark-"+token()
+	if out, err := s.sh(r, "echo 1 >"+recorded+"; echo 2 >"+lookalike); err != nil || *out.ExitCode != 0 {
+		t.Fatalf("exec gave %+v, %v", out, err)
+	}
+	// As a crash in the middle of a file write leaves it.
+	row := r.WorkspaceID + "/" + hex.EncodeToString([]byte(recorded))
+	if err := s.store.Put(t.Context(), "temporaries", row, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.m.Dispose(t.Context(), r.WorkspaceID, r.SandboxID); err != nil {
+		t.Fatal(err)
+	}
+	again := s.request()
+	again.WorkspaceID = r.WorkspaceID
+	out, err := s.sh(s.create(again), "ls -A | grep hallmark")
+	if err != nil || string(out.Stdout) != lookalike+"\n" {
+		t.Errorf("left are %q, %v; want %q, which only looks like one", out.Stdout, err, lookalike)
+	}
+	if _, err := s.store.Get(t.Context(), "temporaries", row); !errors.Is(err, state.ErrNotFound) {
+		t.Errorf("the record is still there: %v", err)
+	}
+}

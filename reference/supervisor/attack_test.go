@@ -33,6 +33,7 @@ func TestBombsEnd(t *testing.T) {
 		}{
 			{"bomb to its timeout", []string{"bomb", "150"}, 50},
 			{"bomb whose leader exits", []string{"bomb", "150", "leave"}, 50},
+			{"bomb of sessions", []string{"bomb", "100", "scatter"}, 50},
 			{"runners that fork, leave the session and exit", []string{"runner", "3"}, 1},
 			{"processes that continue each other", []string{"continuer", "4"}, 4},
 		} {

@@ -23,8 +23,8 @@
 //
 // # End of an invocation
 //
-// When the leader exits, what is left of its tree is killed at once. At the time-out, or on a
-// cancel, the tree gets SIGTERM, then [Grace], then the same. Killing is done in rounds, bounded by
+// When the leader exits, what is left of its tree is stopped and killed at once. At the time-out, or on a
+// cancel, the leader's group gets SIGTERM, then [Grace], then the same. Killing is done in rounds, bounded by
 // [KillWithin]: the tree is stopped until a look at it finds nothing that runs (a stopped process
 // holds its slot and cannot fork, so a fork bomb cannot outrun the sweep), then killed, then reaped.
 // A direct child cannot be mistaken: its pid is ours until we reap it, and we do not reap while

@@ -101,7 +101,7 @@ type invocation struct {
 	ended   bool // leader reaped
 	status  unix.WaitStatus
 	endedAt time.Time
-	killing bool   // reaped from now on counts as killed if a signal of ours ended it
+	killing bool   // signals of ours are on their way
 	killed  uint64 // without the leader
 }
 
@@ -186,7 +186,6 @@ func (v *invocation) supervise(timeout time.Duration, done <-chan launched, star
 		}
 	}
 	if stop && !v.ended {
-		v.killing = true
 		v.terminate()
 	}
 	proven = v.clear(launching)
@@ -204,10 +203,14 @@ func (v *invocation) supervise(timeout time.Duration, done <-chan launched, star
 	return l, timedOut, proven
 }
 
-// terminate asks the tree to end, and gives it [Grace].
+// terminate asks the leader's process group to end, and gives it [Grace]. One call reaches all of
+// the group at once, however many they are; who has left it gets SIGKILL only.
 func (v *invocation) terminate() {
-	tree{root: v.k.pid}.signal(unix.SIGTERM, false)
-	tree{root: v.k.pid}.signal(unix.SIGCONT, false) // a stopped process sees SIGTERM only then
+	v.reap()
+	v.killing = true
+	if !v.group(unix.SIGTERM) || !v.group(unix.SIGCONT) { // a stopped process sees SIGTERM only then
+		return
+	}
 	grace := time.NewTimer(Grace)
 	defer grace.Stop()
 	for {
@@ -217,9 +220,16 @@ func (v *invocation) terminate() {
 		select {
 		case <-v.k.children:
 		case <-grace.C:
+			v.group(unix.SIGSTOP)
 			return
 		}
 	}
+}
+
+// group signals the leader's process group while the leader is not reaped: until then the number
+// is the group's own, since a session leader cannot leave its group.
+func (v *invocation) group(sig unix.Signal) bool {
+	return v.leader != 0 && !v.ended && unix.Kill(-v.leader, sig) == nil
 }
 
 // clear kills what is left. It returns true when the kernel said ECHILD and no launch is open.
@@ -249,27 +259,65 @@ func (v *invocation) end(ws unix.WaitStatus) {
 
 // reap collects every dead child. It returns true when there is no child at all, which, in a
 // subreaper, means no descendant: the proof of wait(2), ECHILD. __WALL takes children of any clone(2).
+//
+// The leader is looked at before it is reaped, so that its group can be stopped in one call while
+// the number is still the group's: a bomb then stands still before it is counted and killed.
 func (v *invocation) reap() (none bool) {
 	for {
-		var ws unix.WaitStatus
-		pid, err := unix.Wait4(-1, &ws, unix.WNOHANG|unix.WALL, nil)
-		switch {
-		case err == unix.EINTR:
+		if v.leader != 0 && !v.ended {
+			var info unix.Siginfo
+			err := unix.Waitid(unix.P_PID, v.leader, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
+			if err == nil && info.Signo != 0 {
+				v.group(unix.SIGSTOP)
+				v.collect(v.leader)
+				continue
+			}
+		}
+		switch pid, err := v.collect(-1); {
 		case err == unix.ECHILD:
 			return true
 		case err != nil || pid == 0:
 			return false
-		case pid == v.leader:
-			v.end(ws)
-		default:
-			if v.leader == 0 {
-				v.exits[pid] = ws
-			}
-			if v.killing && ws.Signaled() && (ws.Signal() == unix.SIGKILL || ws.Signal() == unix.SIGTERM) {
-				v.killed++
-			}
 		}
 	}
+}
+
+// collect reaps one dead child, if there is one.
+func (v *invocation) collect(which int) (pid int, err error) {
+	var ws unix.WaitStatus
+	for {
+		if pid, err = unix.Wait4(which, &ws, unix.WNOHANG|unix.WALL, nil); err != unix.EINTR {
+			break
+		}
+	}
+	switch {
+	case err != nil || pid == 0:
+	case pid == v.leader:
+		v.end(ws)
+	default:
+		if v.leader == 0 {
+			v.exits[pid] = ws
+		}
+		if v.ours(ws) {
+			v.killed++
+		}
+	}
+	return pid, err
+}
+
+// ours says whether a signal of ours ended a process with status ws. Where the leader's end orphans
+// its stopped group, the kernel adds SIGHUP, setpgid(2); some sentries do so as late as the reaping.
+func (v *invocation) ours(ws unix.WaitStatus) bool {
+	if !ws.Signaled() {
+		return false
+	}
+	switch ws.Signal() {
+	case unix.SIGKILL, unix.SIGTERM:
+		return v.killing
+	case unix.SIGHUP:
+		return v.killing || v.ended
+	}
+	return false
 }
 
 // feed writes the command's stdin and closes it. It ends early when the tree is dead.

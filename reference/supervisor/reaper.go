@@ -84,11 +84,11 @@ func (r *reaper) sweep() (killed uint64) {
 		r.mu.Lock()
 		t := tree{root: os.Getpid(), roots: orphan}
 		for range 3 {
-			if running, err := t.signal(unix.SIGSTOP, true); err != nil || running == 0 {
+			if running, err := t.signal(unix.SIGSTOP, true, deadline); err != nil || running == 0 {
 				break
 			}
 		}
-		t.signal(unix.SIGKILL, false)
+		t.signal(unix.SIGKILL, false, deadline)
 		n, none := r.reap()
 		left, err := descendants(os.Getpid(), orphan)
 		r.mu.Unlock()

@@ -175,9 +175,15 @@ func (s *server) invoke(ctx context.Context, conn *control.Conn, exec control.Fr
 		stop()
 	}
 	giveUp.Stop()
-	// The keeper goes back before the outcome leaves, so that the next command finds it.
-	s.pool.put(h, clean(last))
+	// A clean keeper goes back before the outcome leaves, so that the next command finds it; the end of
+	// any other takes time that the worker need not wait.
+	if clean(last) {
+		s.pool.put(h, true)
+		send(last)
+		return
+	}
 	send(last)
+	s.pool.put(h, false)
 }
 
 // relay passes output on and returns the frame that ends the invocation.

