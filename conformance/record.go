@@ -179,7 +179,12 @@ func (j *journal) add(r Record) error {
 	if err != nil {
 		return fmt.Errorf("encode details of %s: %w", r.ID, err)
 	}
-	line, err := j.chain.Add(r.row())
+	// The row is made of the details as they will be read back, so that both always agree.
+	var again Record
+	if err := json.Unmarshal(detail, &again); err != nil {
+		return fmt.Errorf("decode details of %s: %w", r.ID, err)
+	}
+	line, err := j.chain.Add(again.row())
 	if err != nil {
 		return fmt.Errorf("encode record of %s: %w", r.ID, err)
 	}

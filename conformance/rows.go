@@ -5,13 +5,15 @@ package conformance
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
+	"errors"
+	"io"
 	"maps"
 	"slices"
 
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/hallmark-sandbox/hallmark/evidence"
+	"github.com/hallmark-sandbox/hallmark/strictjson"
 )
 
 // CatalogueID names the golden list that this module holds. It changes with the list.
@@ -95,20 +97,24 @@ func (r Record) row() evidence.CaseRow {
 	return row
 }
 
-// encodeObservation encodes v and refuses fractions and exponents: evidence holds integers.
+// encodeObservation encodes v as evidence wants it: RFC 8785, integers only, no null. A nil
+// list or map is an empty one.
 func encodeObservation(v any) (json.RawMessage, error) {
-	b, err := json.Marshal(v)
+	b, err := strictjson.Canonical(v)
 	if err != nil {
 		return nil, err
 	}
 	dec := jsontext.NewDecoder(bytes.NewReader(b))
 	for {
 		tok, err := dec.ReadToken()
-		if err != nil {
-			return b, nil // the end; json.Marshal wrote valid text
+		if errors.Is(err, io.EOF) {
+			return b, nil
 		}
-		if tok.Kind() == '0' && bytes.ContainsAny([]byte(tok.String()), ".eE") {
-			return nil, fmt.Errorf("the number %s is not an integer", tok.String())
+		if err != nil {
+			return nil, err
+		}
+		if tok.Kind() == 'n' {
+			return nil, errors.New("null is no observation")
 		}
 	}
 }

