@@ -29,7 +29,7 @@ type Evidence struct {
 	// Mutation and MutationFile name the signed results of the mutants, or are nil.
 	Mutation     *evidence.MutationEvidence
 	MutationFile []byte
-	Validity     time.Duration // from the seal
+	Validity     time.Duration // from the start
 	Limitations  []string
 }
 
@@ -95,7 +95,7 @@ func (r *result) sign(o Options, p plan, rows []evidence.CaseRow, judged evidenc
 		return fmt.Errorf("next sequence: %w", err)
 	}
 	seal := r.run.seal.Seal
-	sealedAt, _ := seal.FinishedAt.Time()
+	from, _ := r.run.arming.StartedAt.Time()
 	st := evidence.Statement{Predicate: evidence.Predicate{
 		Target: r.run.arming.Target, Profiles: []string{FirstLight}, Waivers: []evidence.Waiver{}, Issuer: e.Issuer, Suite: suite,
 		Cohort: e.Cohort, Images: slices.Clone(e.Images), WorkerConfig: evidence.WorkerConfig{Digest: evidence.Digest(config)},
@@ -103,7 +103,7 @@ func (r *result) sign(o Options, p plan, rows []evidence.CaseRow, judged evidenc
 		Run: evidence.Run{ID: p.RunID, StartedAt: r.run.arming.StartedAt, FinishedAt: seal.FinishedAt, Sequence: sequence,
 			Arming: r.run.arming, Seal: seal},
 		Cases: rows, MutationEvidence: e.Mutation, Summary: judged.Summary(),
-		Validity:    evidence.Validity{NotBefore: r.run.arming.StartedAt, NotAfter: evidence.At(sealedAt.Add(e.Validity))},
+		Validity:    evidence.Validity{NotBefore: r.run.arming.StartedAt, NotAfter: evidence.At(from.Add(e.Validity))},
 		Limitations: e.Limitations,
 	}}
 	pr := &st.Predicate

@@ -33,8 +33,6 @@ func TestBombsEnd(t *testing.T) {
 		}{
 			{"bomb to its timeout", []string{"bomb", "150"}, 50},
 			{"bomb whose leader exits", []string{"bomb", "150", "leave"}, 50},
-			{"bomb of sessions", []string{"bomb", "100", "scatter"}, 50},
-			{"runners that fork, leave the session and exit", []string{"runner", "3"}, 1},
 			{"processes that continue each other", []string{"continuer", "4"}, 4},
 		} {
 			t.Run(tt.name, func(t *testing.T) {
@@ -55,6 +53,34 @@ func TestBombsEnd(t *testing.T) {
 			})
 		}
 	})
+}
+
+// What leaves its session has to be found process by process. This kernel always allows that in time; a
+// sentry whose every system call waits for a hundred busy processes may not. Then the outcome must
+// say so, in time, since the worker replaces the sandbox on that word.
+func TestScatteredBombsEnd(t *testing.T) {
+	for _, argv := range [][]string{{"bomb", "100", "scatter"}, {"runner", "3"}} {
+		t.Run(argv[0], func(t *testing.T) {
+			eachSandbox(t, func(t *testing.T, s *sandbox) {
+				c := s.connect(t)
+				sp := spawnOf(argv...)
+				sp.Timeout = 5 * time.Second
+				began := time.Now()
+				o, err := c.Exec(t.Context(), sp)
+				if err != nil && (s.pid != 0 || !errors.Is(err, control.ErrLost)) {
+					t.Fatal(err)
+				}
+				d := time.Since(began)
+				t.Logf("%v, %d killed, proven %v, %v", d, o.DescendantsKilled, o.CleanupProven, err)
+				if s.pid != 0 && (!o.CleanupProven || o.DescendantsKilled == 0) {
+					t.Errorf("%+v", o)
+				}
+				if d > sp.Timeout+control.TerminateWithin+time.Second {
+					t.Errorf("took %v", d)
+				}
+			})
+		})
+	}
 }
 
 // processes asks a tenant process how many there are.

@@ -94,7 +94,7 @@ func eachSandbox(t *testing.T, f func(t *testing.T, s *sandbox)) {
 	t.Run("runsc", func(t *testing.T) { f(t, runscSandbox(t)) })
 }
 
-func buildRoot(t *testing.T) (root, workspace string) {
+func buildRoot(t testing.TB) (root, workspace string) {
 	t.Helper()
 	if os.Getuid() != 0 {
 		t.Fatal("these tests need root")
@@ -128,7 +128,7 @@ func buildRoot(t *testing.T) (root, workspace string) {
 	return root, workspace
 }
 
-func copyFile(t *testing.T, from, to string) {
+func copyFile(t testing.TB, from, to string) {
 	t.Helper()
 	b, err := os.ReadFile(from)
 	if err != nil {
@@ -140,7 +140,7 @@ func copyFile(t *testing.T, from, to string) {
 }
 
 // hostSandbox starts PID 1 in new namespaces of this kernel.
-func hostSandbox(t *testing.T) *sandbox {
+func hostSandbox(t testing.TB) *sandbox {
 	t.Helper()
 	root, workspace := buildRoot(t)
 	s := &sandbox{workspace: workspace, stderr: new(lines)}
@@ -231,7 +231,7 @@ func becomeSandbox(root string) error {
 }
 
 // runscSandbox starts PID 1 in the lab's runsc, by an OCI bundle with the launch profile's process.
-func runscSandbox(t *testing.T) *sandbox {
+func runscSandbox(t testing.TB) *sandbox {
 	t.Helper()
 	l, err := lab.Find()
 	if err != nil {
@@ -240,7 +240,7 @@ func runscSandbox(t *testing.T) *sandbox {
 	return ociSandbox(t, l.Runtimes[lab.RuntimeRunsc].Path, l.Runtimes[lab.RuntimeRunsc].Args)
 }
 
-func ociSandbox(t *testing.T, binary string, args []string) *sandbox {
+func ociSandbox(t testing.TB, binary string, args []string) *sandbox {
 	t.Helper()
 	root, workspace := buildRoot(t)
 	base := filepath.Dir(root)
@@ -308,7 +308,7 @@ func (s *sandbox) watch(cmd *exec.Cmd) {
 }
 
 // await polls until the supervisor answers its own diagnosis.
-func (s *sandbox) await(t *testing.T) {
+func (s *sandbox) await(t testing.TB) {
 	t.Helper()
 	deadline := time.Now().Add(30 * time.Second)
 	for {
@@ -342,7 +342,7 @@ func (p pipes) Close() error {
 }
 
 // connect starts a bridge and a client on it.
-func (s *sandbox) connect(t *testing.T) *control.Client {
+func (s *sandbox) connect(t testing.TB) *control.Client {
 	t.Helper()
 	cmd := s.command(Binary, "bridge")
 	in, err := cmd.StdinPipe()
@@ -381,7 +381,7 @@ func spawnOf(args ...string) control.Spawn {
 }
 
 // must runs a command whose outcome has to be proven and without an error.
-func must(t *testing.T, c *control.Client, s control.Spawn) control.Outcome {
+func must(t testing.TB, c *control.Client, s control.Spawn) control.Outcome {
 	t.Helper()
 	o, err := c.Exec(t.Context(), s)
 	if err != nil {
@@ -394,7 +394,7 @@ func must(t *testing.T, c *control.Client, s control.Spawn) control.Outcome {
 }
 
 // quiet fails when the file still grows.
-func (s *sandbox) quiet(t *testing.T, name string) {
+func (s *sandbox) quiet(t testing.TB, name string) {
 	t.Helper()
 	size := func() int64 {
 		st, err := os.Stat(filepath.Join(s.workspace, name))
@@ -413,7 +413,7 @@ func (s *sandbox) quiet(t *testing.T, name string) {
 	}
 }
 
-func (s *sandbox) stats(t *testing.T, c *control.Client) map[string]uint64 {
+func (s *sandbox) stats(t testing.TB, c *control.Client) map[string]uint64 {
 	t.Helper()
 	m, err := c.Stats(t.Context())
 	if err != nil {

@@ -35,7 +35,7 @@ var QT01 = conformance.Case{
 	Witness:     "Rounds that ended in ENOSPC or EDQUOT: every round whose mode the sandbox knows (at least 4).",
 	Oracle:      "Allocated blocks of the tree, sampled while the attack runs, and statfs of its filesystem, both on the host and at most the limit plus 5 %; the free space of the host's own filesystem.",
 	Precedent:   "CubeSandbox#1385",
-	Tier:        conformance.Full, Control: true, PerImage: true, Timeout: 60 * time.Second,
+	Tier:        conformance.Smoke, Control: true, PerImage: true, Timeout: 60 * time.Second,
 	Features: []conformance.Feature{conformance.FeatureExec, conformance.FeatureFiles, conformance.FeatureQuota},
 	Needs:    []conformance.Part{conformance.PartWorkspacePath},
 	Oracles:  []conformance.Oracle{conformance.OracleUsage},

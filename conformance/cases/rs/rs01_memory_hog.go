@@ -35,7 +35,7 @@ var RS01 = conformance.Case{
 	Witness:     "Times that the kernel refused memory at the limit, counted by the memory controller (at least 1 for each).",
 	Oracle:      "Limit and peak of the memory controller on the host; the runtime's code; a neighbour's exec and the host's fsync and fork; the engine's list and the cgroup afterwards.",
 	Precedent:   "gvisor#2520, #2535, #10477, #10371",
-	Tier:        conformance.Full, Control: true, PerImage: true, Timeout: 75 * time.Second,
+	Tier:        conformance.Smoke, Control: true, PerImage: true, Timeout: 75 * time.Second,
 	Features: []conformance.Feature{conformance.FeatureExec, conformance.FeatureFiles},
 	Needs:    []conformance.Part{conformance.PartCgroup, conformance.PartEngine, conformance.PartWorkspacePath},
 	Oracles:  []conformance.Oracle{conformance.OracleCgroup, conformance.OracleNeighbour, conformance.OracleEngine},

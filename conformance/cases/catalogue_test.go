@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cases
+
+import (
+	"bufio"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/hallmark-sandbox/hallmark/conformance"
+)
+
+// published reads testdata/catalogue.txt: id, tab, title.
+func published(t *testing.T) map[string]string {
+	t.Helper()
+	f, err := os.Open("testdata/catalogue.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	rows := map[string]string{}
+	for s := bufio.NewScanner(f); s.Scan(); {
+		if strings.HasPrefix(s.Text(), "#") {
+			continue
+		}
+		id, title, ok := strings.Cut(s.Text(), "\t")
+		if !ok || rows[id] != "" {
+			t.Fatalf("row %q is malformed or there twice", s.Text())
+		}
+		rows[id] = title
+	}
+	if len(rows) < 50 {
+		t.Fatalf("the published catalogue has %d rows", len(rows))
+	}
+	return rows
+}
+
+func TestCasesAreOfThePublishedCatalogue(t *testing.T) {
+	rows := published(t)
+	for _, c := range All() {
+		if rows[c.ID] != c.Title {
+			t.Errorf("%s has the title %q, the catalogue says %q", c.ID, c.Title, rows[c.ID])
+		}
+		delete(rows, c.ID)
+	}
+	var beyond []string
+	for id, title := range rows {
+		beyond = append(beyond, id+" "+title)
+	}
+	slices.Sort(beyond)
+	t.Logf("the catalogue has %d rows beyond the %d that are implemented:\n  %s", len(beyond), len(All()), strings.Join(beyond, "\n  "))
+}
+
+func TestFirstLightIsComplete(t *testing.T) {
+	var have []string
+	for _, c := range All() {
+		have = append(have, c.ID)
+	}
+	for _, id := range strings.Fields("FS-02 QT-01 QT-02 PR-01 PR-05 IP-01 IP-03 OU-01 OU-05 RS-01 NW-01 CR-01 LC-07 PT-04 IM-01 IM-05 KE-04 KE-06") {
+		if !slices.Contains(have, id) {
+			t.Errorf("%s is missing", id)
+		}
+	}
+}
+
+// caseFile is how a case's file is named: family and number, then words.
+var caseFile = regexp.MustCompile(`^([a-z]{2})([0-9]{2})_[a-z0-9_]+\.go$`)
+
+func TestFilesAndListsAgree(t *testing.T) {
+	listed := map[string]bool{}
+	for _, c := range All() {
+		listed[c.ID] = true
+	}
+	files, err := filepath.Glob("*/*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	onDisk := map[string]string{}
+	for _, f := range files {
+		name := filepath.Base(f)
+		if name == "list.go" || strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		form := caseFile.FindStringSubmatch(name)
+		if form == nil || form[1] != filepath.Dir(f) {
+			t.Errorf("%s is not named as a case of its family", f)
+			continue
+		}
+		id := strings.ToUpper(form[1]) + "-" + form[2]
+		if onDisk[id] != "" {
+			t.Errorf("%s is in %s and %s", id, onDisk[id], f)
+		}
+		onDisk[id] = f
+		if !listed[id] {
+			t.Errorf("%s is on disk and in no list", f)
+		}
+	}
+	for id := range listed {
+		if onDisk[id] == "" {
+			t.Errorf("%s is listed and has no file", id)
+		}
+	}
+}
+
+func TestEachCaseSaysWhatItIs(t *testing.T) {
+	smoke := map[string]bool{}
+	for _, c := range All() {
+		family, _, _ := strings.Cut(c.ID, "-")
+		smoke[family] = smoke[family] || c.Tier == conformance.Smoke
+		for what, text := range map[string]string{"requirement": c.Requirement, "threat": c.Threat, "attack": c.Attack, "witness": c.Witness, "oracle": c.Oracle} {
+			if !strings.HasSuffix(text, ".") || len(text) < 20 {
+				t.Errorf("%s: the %s is no sentence: %q", c.ID, what, text)
+			}
+		}
+		if len(c.Oracles) == 0 || len(c.Features) == 0 {
+			t.Errorf("%s names no oracle or no feature", c.ID)
+		}
+		if !slices.ContainsFunc(c.Kills, func(k conformance.Kill) bool { return k.Mutant != "runc" }) {
+			t.Errorf("%s is killed by no patch", c.ID)
+		}
+	}
+	for family, has := range smoke {
+		if !has {
+			t.Errorf("family %s has no smoke case", family)
+		}
+	}
+}
+
+func TestTheSuiteAcceptsTheCatalogue(t *testing.T) {
+	if err := (conformance.Suite{Cases: All(), Arming: Arming()}).Check(); err != nil {
+		t.Error(err)
+	}
+	needed := map[conformance.Oracle]bool{}
+	for _, c := range All() {
+		for _, o := range c.Oracles {
+			needed[o] = true
+		}
+	}
+	for _, a := range Arming() {
+		if !needed[a.Oracle] {
+			t.Errorf("oracle %s is armed and no case needs it", a.Oracle)
+		}
+	}
+}

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package arming
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/hallmark-sandbox/hallmark/conformance/oracle"
+)
+
+// treeHash plants a changed byte, a changed mode, a new and a missing file.
+func treeHash(_ context.Context, dir string) (f finding, err error) {
+	path := func(name string) string { return filepath.Join(dir, name) }
+	for _, name := range []string{"byte", "mode", "missing", "same"} {
+		if err := os.WriteFile(path(name), []byte("planted"), 0o600); err != nil {
+			return f, err
+		}
+	}
+	before, err := oracle.HashTree(dir)
+	if err != nil {
+		return f, err
+	}
+	st, err := os.Stat(path("byte"))
+	if err != nil {
+		return f, err
+	}
+	// The changed byte keeps size and time: only the content can tell.
+	if err := errors.Join(os.WriteFile(path("byte"), []byte("Planted"), 0o600), os.Chtimes(path("byte"), st.ModTime(), st.ModTime()),
+		os.Chmod(path("mode"), 0o644), os.Remove(path("missing")), os.Symlink("x", path("new"))); err != nil {
+		return f, err
+	}
+	after, err := oracle.HashTree(dir)
+	if err != nil {
+		return f, err
+	}
+	found := before.Diff(after)
+	f.witness = map[string]int64{"planted-found": 0}
+	for _, want := range []string{"! byte", "! mode", "- missing", "+ new"} {
+		if !slices.Contains(found, want) {
+			f.missed = append(f.missed, fmt.Sprintf("the tree hash does not show %q", want))
+			continue
+		}
+		f.witness["planted-found"]++
+	}
+	if slices.Contains(found, "! same") {
+		f.alarms = append(f.alarms, "the tree hash shows a change of an unchanged file")
+	}
+	return f, nil
+}
+
+// heartbeat plants a writer that lives, and ends it.
+func heartbeat(ctx context.Context, dir string) (f finding, err error) {
+	path := filepath.Join(dir, "beat")
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return f, err
+	}
+	defer file.Close()
+	stop := oracle.Probe(ctx, oracle.BeatPeriod, time.Second, func(context.Context) error {
+		_, err := file.WriteString(".")
+		return err
+	})
+	defer stop()
+	if err := oracle.WaitBeating(ctx, path, 2, 3*time.Second); err != nil {
+		f.missed = append(f.missed, "a living writer is not seen: "+err.Error())
+		return f, nil
+	}
+	alive, err := oracle.WatchStill(ctx, path, 10*oracle.BeatPeriod, 15*oracle.BeatPeriod)
+	if err != nil {
+		return f, err
+	}
+	stop()
+	dead, err := oracle.WatchStill(ctx, path, 10*oracle.BeatPeriod, 20*oracle.BeatPeriod)
+	if err != nil {
+		return f, err
+	}
+	if alive.Still {
+		f.missed = append(f.missed, "a living writer is called dead")
+	}
+	if !dead.Still {
+		f.alarms = append(f.alarms, "a dead writer is called alive")
+	}
+	f.witness = map[string]int64{"beats": alive.Beats}
+	return f, nil
+}
+
+// process looks for the suite's own process and hashes what it executes.
+func process(_ context.Context, _ string) (f finding, err error) {
+	table, err := oracle.Processes()
+	if err != nil {
+		return f, err
+	}
+	self, ok := table[os.Getpid()]
+	if !ok || self.Parent != os.Getppid() {
+		f.missed = append(f.missed, "the suite's own process is not in the table as it is")
+	}
+	running, err := oracle.ExeDigest(os.Getpid())
+	if err != nil {
+		return f, err
+	}
+	name, err := os.Executable()
+	if err != nil {
+		return f, err
+	}
+	onDisk, err := oracle.FileDigest(name)
+	if err != nil {
+		return f, err
+	}
+	if running != onDisk {
+		f.missed = append(f.missed, fmt.Sprintf("the suite executes %s and its file is %s", running, onDisk))
+	}
+	if other, err := oracle.FileDigest("/proc/1/exe"); err == nil && other == running {
+		f.alarms = append(f.alarms, "the host's init and the suite have one digest")
+	}
+	if len(oracle.Namespaces([]int{os.Getpid()})) < 5 {
+		f.missed = append(f.missed, "the suite's own namespaces are not seen")
+	}
+	f.witness = map[string]int64{"processes": int64(len(table))}
+	return f, nil
+}
+
+// memory plants an allocation that is given back before it is looked for: only a peak shows it.
+func memory(_ context.Context, _ string) (f finding, err error) {
+	const size = 48 << 20
+	if err := oracle.ResetPeak(os.Getpid()); err != nil {
+		return f, err
+	}
+	before, _, err := oracle.ResidentMemory(os.Getpid())
+	if err != nil {
+		return f, err
+	}
+	if err := oracle.TouchAndRelease(size); err != nil {
+		return f, err
+	}
+	_, peak, err := oracle.ResidentMemory(os.Getpid())
+	if err != nil {
+		return f, err
+	}
+	if peak-before < size*3/4 {
+		f.missed = append(f.missed, fmt.Sprintf("an allocation of %d bytes raised the peak by %d", int64(size), peak-before))
+	}
+	f.witness = map[string]int64{"mib-touched": size >> 20}
+	return f, nil
+}
+
+// neighbour plants a stall, an error and a hang among quick operations.
+func neighbour(ctx context.Context, _ string) (f finding, err error) {
+	const want = 40 // operations
+	n, enough := 0, make(chan struct{})
+	stop := oracle.Probe(ctx, 5*time.Millisecond, 150*time.Millisecond, func(ctx context.Context) error {
+		n++
+		switch n {
+		case 5:
+			stall := time.NewTimer(100 * time.Millisecond)
+			defer stall.Stop()
+			<-stall.C
+		case 7:
+			return errors.New("planted")
+		case 9: // the probe's limit cuts it off
+			<-ctx.Done()
+			return ctx.Err()
+		case want:
+			close(enough)
+		}
+		return nil
+	})
+	select {
+	case <-enough:
+	case <-ctx.Done():
+	case <-time.After(10 * time.Second):
+	}
+	l := stop()
+	if l.N < want {
+		f.missed = append(f.missed, fmt.Sprintf("%d of %d operations were made", l.N, want))
+	}
+	if l.Max < 100*time.Millisecond {
+		f.missed = append(f.missed, fmt.Sprintf("a stall of 100 ms is seen as %s", l.Max))
+	}
+	if l.Errors != 2 {
+		f.missed = append(f.missed, fmt.Sprintf("an error and a hang are seen as %d errors", l.Errors))
+	}
+	if l.P50 > 50*time.Millisecond {
+		f.alarms = append(f.alarms, fmt.Sprintf("the median of quick operations is %s", l.P50))
+	}
+	f.witness = map[string]int64{"operations": l.N}
+	return f, nil
+}
