@@ -97,7 +97,7 @@ func (p *pool) put(h *handle, clean bool) {
 	case <-h.gone:
 	case <-time.After(KillWithin):
 	}
-	p.audit.count("orphans-killed", p.reaper.sweep())
+	p.reaper.sweep()
 }
 
 func (p *pool) spawn() (*handle, error) {

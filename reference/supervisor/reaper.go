@@ -15,12 +15,13 @@ import (
 // reaper waits for every child of PID 1: keepers, which it knows, and orphans, which it does not.
 // os/exec is not used in this process, since its Wait would compete for the same statuses.
 type reaper struct {
+	audit   *audit
 	mu      sync.Mutex // held for fork+register, for reaping, and for a sweep of orphans
 	keepers map[int]chan struct{}
 }
 
-func newReaper() *reaper {
-	r := &reaper{keepers: map[int]chan struct{}{}}
+func newReaper(a *audit) *reaper {
+	r := &reaper{audit: a, keepers: map[int]chan struct{}{}}
 	c := make(chan os.Signal, 1)
 	signal.Notify(c, unix.SIGCHLD)
 	go func() {
@@ -56,8 +57,8 @@ func (r *reaper) kill(pid int) {
 	}
 }
 
-// reap collects what is dead. Precondition: mu is held.
-func (r *reaper) reap() (killed uint64, none bool) {
+// reap collects what is dead. It returns true when no child is left. Precondition: mu is held.
+func (r *reaper) reap() (none bool) {
 	for {
 		var ws unix.WaitStatus
 		pid, err := unix.Wait4(-1, &ws, unix.WNOHANG|unix.WALL, nil)
@@ -65,19 +66,19 @@ func (r *reaper) reap() (killed uint64, none bool) {
 		case err == unix.EINTR:
 			continue
 		case err != nil || pid == 0:
-			return killed, err == unix.ECHILD
+			return err == unix.ECHILD
 		}
 		if c := r.keepers[pid]; c != nil {
 			delete(r.keepers, pid)
 			close(c)
 		} else if ws.Signaled() && ws.Signal() == unix.SIGKILL {
-			killed++
+			r.audit.count("orphans-killed", 1)
 		}
 	}
 }
 
-// sweep kills the orphans that a dead keeper has left to PID 1, and returns how many.
-func (r *reaper) sweep() (killed uint64) {
+// sweep kills the orphans that a dead keeper has left to PID 1.
+func (r *reaper) sweep() {
 	deadline := time.Now().Add(KillWithin)
 	orphan := func(pid int) bool { return r.keepers[pid] == nil }
 	for {
@@ -89,12 +90,11 @@ func (r *reaper) sweep() (killed uint64) {
 			}
 		}
 		t.signal(unix.SIGKILL, false, deadline)
-		n, none := r.reap()
+		none := r.reap()
 		left, err := descendants(os.Getpid(), orphan)
 		r.mu.Unlock()
-		killed += n
 		if none || err == nil && len(left) == 0 || time.Now().After(deadline) {
-			return killed
+			return
 		}
 		time.Sleep(time.Millisecond) // between rounds, so that the dying can die
 	}

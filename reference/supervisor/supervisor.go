@@ -22,12 +22,17 @@ func Run(stderr io.Writer) error {
 	if err := harden(warmSupervisor); err != nil {
 		return err
 	}
+	// For its own sake PID 1 need not ask for this. A kernel that refuses it could not prove the end of
+	// any invocation, so nothing may start on it.
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("probe for subreapers: %w", err)
+	}
 	l, err := listen()
 	if err != nil {
 		return err
 	}
 	a := newAudit(stderr)
-	p := &pool{reaper: newReaper(), audit: a}
+	p := &pool{reaper: newReaper(a), audit: a}
 	if err := p.fill(); err != nil {
 		return err
 	}

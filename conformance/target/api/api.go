@@ -77,6 +77,8 @@ type Launch struct {
 	// WorkerSandbox is what the worker is told to find running as a sandbox, where that is not
 	// Engine.SandboxBinary: the control on another runtime.
 	WorkerSandbox *SandboxBinary `json:"workerSandbox,omitempty"`
+	// RuntimeDigest is that of the registered runtime, where that is not Engine.SandboxBinary's.
+	RuntimeDigest string `json:"runtimeDigest,omitempty"`
 }
 
 // Bounds of a worker that the suite launches. The launch profile names the ceilings, so a

@@ -101,8 +101,9 @@ func (d *driver) launch(ctx context.Context, dir string) error {
 			return fmt.Errorf("digest of %s: %w", role, err)
 		}
 	}
-	if d.run.digests["sandbox"] = d.cfg.Engine.SandboxBinary.Digest; d.cfg.Launch.WorkerSandbox != nil {
-		d.run.digests["sandbox"] = d.cfg.Launch.WorkerSandbox.Digest
+	// Evidence names the registered runtime, whatever process that leaves behind as a sandbox.
+	if d.run.digests["sandbox"] = d.cfg.Engine.SandboxBinary.Digest; d.cfg.Launch.RuntimeDigest != "" {
+		d.run.digests["sandbox"] = d.cfg.Launch.RuntimeDigest
 	}
 	taped := filepath.Join(sockets, "engine.sock")
 	if d.tape, err = tape.Listen(taped, d.cfg.Engine.Socket); err != nil {

@@ -154,6 +154,7 @@ func runLab(ctx context.Context, p Params) (Result, error) {
 			return res, failed("the supervisor cannot be read", err)
 		}
 		config.Launch.WorkerSandbox = &api.SandboxBinary{Path: config.Launch.Supervisor, Digest: digest}
+		config.Launch.RuntimeDigest = rt.Digest
 		ours := l.Runtimes[lab.RuntimeRunsc]
 		config.Engine.SandboxBinary = api.SandboxBinary{Path: ours.Path, Digest: ours.Digest}
 	}

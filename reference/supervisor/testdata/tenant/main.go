@@ -31,7 +31,7 @@ func main() {
 		"look": look, "exit": func(a []string) { os.Exit(num(a[0])) }, "die": die, "write": write, "cat": func([]string) { io.Copy(os.Stdout, os.Stdin) },
 		"beat": beat, "stubborn": stubborn, "daemon": daemon, "stopped": stopped, "reaper": reaper, "bomb": bomb, "runner": runner,
 		"hold": hold, "flood": flood, "farm": farm, "pass": pass, "keep": keep, "attack": attack, "count": count, "sleep": func(a []string) { time.Sleep(time.Duration(num(a[0])) * time.Millisecond) },
-		"slay": slay, "others": others, "dial": dial, "dead": dead, "continuer": continuer, "escape": escape,
+		"mem": mem, "slay": slay, "others": others, "dial": dial, "dead": dead, "continuer": continuer, "escape": escape,
 	}
 	verb, ok := verbs[args[0]]
 	if !ok {
@@ -374,5 +374,20 @@ func others([]string) {
 		if pid := num(filepath.Base(name)); err == nil && int(st.Sys().(*syscall.Stat_t).Uid) == os.Getuid() && pid != os.Getpid() {
 			fmt.Println(pid)
 		}
+	}
+}
+
+func mem([]string) {
+	names, _ := filepath.Glob("/proc/[0-9]*/status")
+	for _, name := range names {
+		b, _ := os.ReadFile(name)
+		c, _ := os.ReadFile(filepath.Dir(name) + "/cmdline")
+		fmt.Printf("%q", c)
+		for line := range strings.Lines(string(b)) {
+			if strings.HasPrefix(line, "VmRSS") || strings.HasPrefix(line, "Threads") {
+				fmt.Print(" ", strings.TrimSpace(line))
+			}
+		}
+		fmt.Println()
 	}
 }
