@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command hallmark-supervisor is PID 1 of a sandbox, and the helpers that PID 1 and the engine
-// start in it. It takes one word:
+// start in it:
 //
-//	supervisor  run as PID 1
-//	bridge      relay stdin and stdout to the control socket; for the engine's exec, as root
-//	invoke      run invocations for PID 1; for PID 1 only
-//	stats       print the supervisor's counters, one per line; for root in the sandbox
-//	nothing     exit 0; tells the supervisor that a directory can be entered
+//	supervisor [N]  run as PID 1; N bounds the tenant's processes (RLIMIT_NPROC), 0 or none does not
+//	bridge          relay stdin and stdout to the control socket; for the engine's exec, as root
+//	invoke N        run invocations for PID 1; for PID 1 only
+//	stats           print the supervisor's counters, one per line; for root in the sandbox
+//	nothing         exit 0; tells the supervisor that a directory can be entered
 //
 // It exits 1 on failure and 3 when whoever listens at the socket is not the supervisor.
 package main
@@ -20,37 +20,46 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strconv"
 
 	"github.com/hallmark-sandbox/hallmark/reference/control"
 	"github.com/hallmark-sandbox/hallmark/reference/supervisor"
 )
 
 func main() {
-	word := ""
-	if len(os.Args) == 2 {
-		word = os.Args[1]
-	}
-	var err error
-	switch word {
-	case "supervisor":
-		err = supervisor.Run(os.Stderr)
-	case "bridge":
-		err = supervisor.Bridge(os.Stdin, os.Stdout)
-	case "invoke":
-		err = supervisor.Invoke()
-	case "stats":
-		err = stats(os.Stdout)
-	case "nothing":
-	default:
-		err = errors.New("want one of supervisor, bridge, invoke, stats, nothing")
-	}
-	if err != nil {
+	if err := run(os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "hallmark-supervisor:", err)
 		if errors.Is(err, supervisor.ErrImpostor) {
 			os.Exit(3)
 		}
 		os.Exit(1)
 	}
+}
+
+func run(args []string) error {
+	processes := 0
+	if len(args) == 2 && (args[0] == "supervisor" || args[0] == "invoke") {
+		n, err := strconv.Atoi(args[1])
+		if err != nil || n < 0 {
+			return fmt.Errorf("%q is no number of processes", args[1])
+		}
+		processes, args = n, args[:1]
+	}
+	if len(args) == 1 {
+		switch args[0] {
+		case "supervisor":
+			return supervisor.Run(os.Stderr, processes)
+		case "bridge":
+			return supervisor.Bridge(os.Stdin, os.Stdout)
+		case "invoke":
+			return supervisor.Invoke(processes)
+		case "stats":
+			return stats(os.Stdout)
+		case "nothing":
+			return nil
+		}
+	}
+	return errors.New("want one of supervisor, bridge, invoke, stats, nothing")
 }
 
 func stats(w io.Writer) error {

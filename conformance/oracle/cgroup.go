@@ -16,8 +16,9 @@ import (
 	"time"
 )
 
-// Unlimited is the value of a limit that is not set.
-const Unlimited = int64(1) << 62
+// Unlimited is the value of a limit that is not set: more than any machine has, and still an
+// integer that every JSON reader holds exactly.
+const Unlimited = int64(1) << 52
 
 // Cgroup reads the files of one container's cgroup. Dirs maps a controller to the absolute path
 // of its directory; on cgroup v2 the key "" holds the one directory.

@@ -19,11 +19,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/hallmark-sandbox/hallmark/ci/lab"
 	"github.com/hallmark-sandbox/hallmark/reference/control"
 )
 
 func TestBombsEnd(t *testing.T) {
-	eachSandbox(t, func(t *testing.T, s *sandbox) {
+	limitedSandbox(t, 150, func(t *testing.T, s *sandbox) {
 		c := s.connect(t)
 		baseline := processes(t, c)
 		for _, tt := range []struct {
@@ -31,8 +32,8 @@ func TestBombsEnd(t *testing.T) {
 			argv []string
 			min  int64 // killed beyond the leader
 		}{
-			{"bomb to its timeout", []string{"bomb", "150"}, 50},
-			{"bomb whose leader exits", []string{"bomb", "150", "leave"}, 50},
+			{"bomb to its timeout", []string{"bomb"}, 50},
+			{"bomb whose leader exits", []string{"bomb", "leave"}, 50},
 			{"processes that continue each other", []string{"continuer", "4"}, 4},
 		} {
 			t.Run(tt.name, func(t *testing.T) {
@@ -59,9 +60,9 @@ func TestBombsEnd(t *testing.T) {
 // sentry whose every system call waits for a hundred busy processes may not. Then the outcome must
 // say so, in time, since the worker replaces the sandbox on that word.
 func TestScatteredBombsEnd(t *testing.T) {
-	for _, argv := range [][]string{{"bomb", "100", "scatter"}, {"runner", "3"}} {
+	for _, argv := range [][]string{{"bomb", "scatter"}, {"runner", "3"}} {
 		t.Run(argv[0], func(t *testing.T) {
-			eachSandbox(t, func(t *testing.T, s *sandbox) {
+			limitedSandbox(t, 100, func(t *testing.T, s *sandbox) {
 				c := s.connect(t)
 				sp := spawnOf(argv...)
 				sp.Timeout = 5 * time.Second
@@ -284,25 +285,12 @@ func TestQueuedRequestsOfDeadPeers(t *testing.T) {
 
 // At the process limit nothing of ours dies: what cannot be started is said to be so.
 func TestAtTheProcessLimit(t *testing.T) {
-	s := hostSandbox(t)
-	dir := pidsCgroup(t)
-	limit := func(n string) {
-		if err := os.WriteFile(filepath.Join(dir, "pids.max"), []byte(n), 0); err != nil {
-			t.Fatal(err)
-		}
-	}
-	all := append([]int{s.pid}, childrenOf(t, s.pid)...)
-	for _, pid := range all {
-		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0); err != nil {
-			t.Fatal(err)
-		}
-	}
+	s := limitedHost(t, 90)
 	c := s.connect(t)
-	limit("90")
 	ended := make(chan error, 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
-		o, err := c.Exec(ctx, spawnOf("bomb", "5000"))
+		o, err := c.Exec(ctx, spawnOf("bomb"))
 		if err == nil || !o.CleanupProven {
 			err = fmt.Errorf("%+v: %w", o, err)
 		} else {
@@ -334,20 +322,73 @@ func TestAtTheProcessLimit(t *testing.T) {
 	must(t, c, spawnOf("exit", "0"))
 }
 
+// limitedHost is a sandbox of this kernel in a cgroup with room for n tasks. RLIMIT_NPROC would not do: it
+// counts all processes of the tenant's uid on the machine.
+func limitedHost(t *testing.T, n int) *sandbox {
+	t.Helper()
+	dir := pidsCgroup(t)
+	s := hostSandbox(t)
+	for _, pid := range append([]int{s.pid}, childrenOf(t, s.pid)...) {
+		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, "pids.max"), []byte(strconv.Itoa(n)), 0); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// limitedSandbox runs f where a bomb reaches about n processes.
+func limitedSandbox(t *testing.T, n int, f func(t *testing.T, s *sandbox)) {
+	t.Run("host", func(t *testing.T) { f(t, limitedHost(t, n+40)) })
+	t.Run("runsc", func(t *testing.T) { f(t, runscSandbox(t, strconv.Itoa(n))) })
+}
+
+// A sentry that meets its cgroup's pids limit dies. With the limit inside, which the worker derives from
+// the one outside, it is met first: the bomb ends, proven, and the sandbox works on.
+func TestLimitInsideIsMetFirst(t *testing.T) {
+	const outside, inside = 128, (128 - 44) / 5
+	l, err := lab.Find()
+	if err != nil {
+		t.Fatalf("find lab: %v", err)
+	}
+	dir := pidsCgroup(t)
+	if err := os.WriteFile(filepath.Join(dir, "pids.max"), []byte(strconv.Itoa(outside)), 0); err != nil {
+		t.Fatal(err)
+	}
+	runsc := l.Runtimes[lab.RuntimeRunsc]
+	wrapped := filepath.Join(t.TempDir(), "runsc")
+	script := fmt.Sprintf("#!/bin/sh\necho $$ > %s/cgroup.procs && exec %s \"$@\"\n", dir, runsc.Path)
+	if err := os.WriteFile(wrapped, []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	s := ociSandbox(t, wrapped, runsc.Args, strconv.Itoa(inside))
+	c := s.connect(t)
+	for _, how := range []string{"stay", "leave", "scatter"} {
+		sp := spawnOf("bomb", how)
+		sp.Timeout = time.Second
+		began := time.Now()
+		o := must(t, c, sp)
+		t.Logf("%s: %v, %d killed", how, time.Since(began), o.DescendantsKilled)
+		if o.DescendantsKilled < inside/2 {
+			t.Errorf("%s: no bomb: %+v", how, o)
+		}
+		if o := must(t, c, spawnOf("exit", "7")); o.ExitCode != 7 {
+			t.Errorf("%s: afterwards %+v", how, o)
+		}
+	}
+}
+
 // pidsCgroup makes a cgroup with a pids controller, v2 or v1.
 func pidsCgroup(t *testing.T) string {
 	t.Helper()
 	for _, parent := range []string{"/sys/fs/cgroup/pids", "/sys/fs/cgroup"} {
-		dir := filepath.Join(parent, "hallmark-supervisor-"+strconv.Itoa(os.Getpid()))
-		if os.Mkdir(dir, 0o755) != nil {
+		dir, err := os.MkdirTemp(parent, "hallmark-supervisor-")
+		if err != nil {
 			continue
 		}
-		t.Cleanup(func() {
-			deadline := time.Now().Add(5 * time.Second)
-			for os.Remove(dir) != nil && time.Now().Before(deadline) {
-				time.Sleep(10 * time.Millisecond)
-			}
-		})
+		t.Cleanup(func() { eventually(t, "cgroup removed", func() bool { return os.Remove(dir) == nil }) })
 		if _, err := os.Stat(filepath.Join(dir, "pids.max")); err == nil {
 			return dir
 		}

@@ -14,7 +14,7 @@ func BenchmarkExec(b *testing.B) {
 	for _, kind := range []struct {
 		name string
 		make func(testing.TB) *sandbox
-	}{{"host", hostSandbox}, {"runsc", runscSandbox}} {
+	}{{"host", hostSandbox}, {"runsc", func(t testing.TB) *sandbox { return runscSandbox(t) }}} {
 		b.Run(kind.name, func(b *testing.B) {
 			c := kind.make(b).connect(b)
 			var all, spawn []time.Duration

@@ -36,6 +36,11 @@
 // refused.{cred,uid,gid,peer,busy,hello,silent,mac,frame,slow}. Every refusal also writes one line
 // on stderr, at most ten a second.
 //
+// # Process limit
+//
+// The leader is forked on a thread whose real uid is the tenant's, so that the limit of [Run] counts the
+// tenant's tasks only. Root's own, which sentries count as well, are made before.
+//
 // # Threads
 //
 // The Go runtime ends a process that cannot get a thread. A tenant at the process limit must not

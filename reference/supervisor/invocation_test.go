@@ -184,6 +184,11 @@ func TestSurvivorsEnd(t *testing.T) {
 				s.quiet(t, tt.verb+".beat")
 			})
 		}
+		t.Run("killed by the tenant itself", func(t *testing.T) {
+			if o := must(t, c, spawnOf("suicide")); o.DescendantsKilled != 0 || o.ExitCode != 0 {
+				t.Errorf("%+v", o)
+			}
+		})
 		t.Run("hold", func(t *testing.T) {
 			began := time.Now()
 			o := must(t, c, spawnOf("hold"))

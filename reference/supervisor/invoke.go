@@ -22,8 +22,8 @@ import (
 const keeperFD = 3
 
 // Invoke is a keeper: it runs one invocation after another for PID 1, over descriptor 3, and
-// returns when PID 1 closes that. It refuses to run for anybody else.
-func Invoke() error {
+// returns when PID 1 closes that. It refuses to run for anybody else. processes is as in [Run].
+func Invoke(processes int) error {
 	if os.Getppid() != 1 || os.Getuid() != 0 {
 		return errors.New("invoke is started by the supervisor only")
 	}
@@ -32,6 +32,9 @@ func Invoke() error {
 	}
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("become subreaper: %w", err)
+	}
+	if err := limitProcesses(processes); err != nil {
+		return err
 	}
 	f := os.NewFile(keeperFD, "supervisor")
 	conn, err := net.FileConn(f)
@@ -101,8 +104,9 @@ type invocation struct {
 	ended   bool // leader reaped
 	status  unix.WaitStatus
 	endedAt time.Time
-	killing bool   // signals of ours are on their way
-	killed  uint64 // without the leader
+	zombies map[int]bool // dead, not reaped, when the leader ended: not our doing
+	killing bool         // signals of ours are on their way
+	killed  uint64       // without the leader
 }
 
 func (k *keeper) run(request uint64, s *control.Spawn) {
@@ -120,7 +124,7 @@ func (k *keeper) run(request uint64, s *control.Spawn) {
 		streams = append(streams, c)
 	}
 
-	inv := &invocation{k: k, exits: map[int]unix.WaitStatus{}}
+	inv := &invocation{k: k, exits: map[int]unix.WaitStatus{}, zombies: map[int]bool{}}
 	began := time.Now()
 	done := make(chan launched, 1)
 	go func() {
@@ -260,15 +264,15 @@ func (v *invocation) end(ws unix.WaitStatus) {
 // reap collects every dead child. It returns true when there is no child at all, which, in a
 // subreaper, means no descendant: the proof of wait(2), ECHILD. __WALL takes children of any clone(2).
 //
-// The leader is looked at before it is reaped, so that its group can be stopped in one call while
-// the number is still the group's: a bomb then stands still before it is counted and killed.
+// The leader is seen dead before it is reaped, so that its group can be ended while the number is
+// still the group's.
 func (v *invocation) reap() (none bool) {
 	for {
 		if v.leader != 0 && !v.ended {
 			var info unix.Siginfo
 			err := unix.Waitid(unix.P_PID, v.leader, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
 			if err == nil && info.Signo != 0 {
-				v.group(unix.SIGSTOP)
+				v.endGroup()
 				v.collect(v.leader)
 				continue
 			}
@@ -279,6 +283,29 @@ func (v *invocation) reap() (none bool) {
 		case err != nil || pid == 0:
 			return false
 		}
+	}
+}
+
+// endGroup kills what the leader leaves in its group: first all of it stands still, by one call, and is
+// looked at, so that the count is exact; then all of it dies, by one call, before the leader's reaping can
+// continue it.
+func (v *invocation) endGroup() {
+	if v.killing {
+		v.group(unix.SIGKILL)
+		return
+	}
+	v.group(unix.SIGSTOP)
+	look, err := descendants(v.k.pid, nil)
+	for _, p := range look {
+		if p.dead() {
+			v.zombies[p.pid] = true
+		} else {
+			v.killing = true
+		}
+	}
+	if v.killing || err != nil {
+		v.killing = true
+		v.group(unix.SIGKILL)
 	}
 }
 
@@ -298,9 +325,10 @@ func (v *invocation) collect(which int) (pid int, err error) {
 		if v.leader == 0 {
 			v.exits[pid] = ws
 		}
-		if v.ours(ws) {
+		if v.ours(ws) && !v.zombies[pid] {
 			v.killed++
 		}
+		delete(v.zombies, pid) // the number may come back
 	}
 	return pid, err
 }

@@ -4,8 +4,10 @@ package supervisor
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path"
+	"runtime"
 	"strings"
 	"syscall"
 
@@ -74,6 +76,11 @@ type errno = syscall.Errno
 // fork is one vfork and execve. The child has the parent's memory until execve, under the tenant's
 // uid: harden made it not dumpable, so no tenant process can attach to it.
 func fork(file string, argv []string, cwd string, fds [3]int) (int, error) {
+	restore, err := chargeTenant()
+	if err != nil {
+		return 0, err
+	}
+	defer restore()
 	return syscall.ForkExec(file, argv, &syscall.ProcAttr{
 		Dir:   cwd,
 		Env:   Environment(),
@@ -83,6 +90,41 @@ func fork(file string, argv []string, cwd string, fds [3]int) (int, error) {
 			Credential: &syscall.Credential{Uid: Tenant, Gid: Tenant}, // and setgroups(0)
 		},
 	})
+}
+
+// limitProcesses bounds what this keeper and its children may make, hard: the tenant inherits it. The
+// keeper itself needs nothing more: its threads are made.
+func limitProcesses(n int) error {
+	if n <= 0 {
+		return nil
+	}
+	lim := unix.Rlimit{Cur: uint64(n), Max: uint64(n)}
+	if err := unix.Setrlimit(unix.RLIMIT_NPROC, &lim); err != nil {
+		return fmt.Errorf("limit processes: %w", err)
+	}
+	return nil
+}
+
+// chargeTenant makes this thread's real user the tenant until restore, so that a fork counts against the
+// tenant's processes and not against root's, getrlimit(2) RLIMIT_NPROC: sentries hold uid 0 to the limit too.
+// The effective and saved ids stay 0. A tenant can signal the thread meanwhile, and by that end its own
+// invocation, as lost; it cannot trace it.
+func chargeTenant() (restore func(), err error) {
+	runtime.LockOSThread()
+	set := func(ruid int) syscall.Errno {
+		_, _, e := syscall.RawSyscall(unix.SYS_SETRESUID, uintptr(ruid), ^uintptr(0), ^uintptr(0))
+		return e
+	}
+	if e := set(Tenant); e != 0 {
+		runtime.UnlockOSThread()
+		return nil, e
+	}
+	return func() {
+		if e := set(0); e != 0 {
+			os.Exit(1) // half a keeper is none
+		}
+		runtime.UnlockOSThread()
+	}, nil
 }
 
 // candidates are the files to try, in order. A name with a slash is itself, relative to the working

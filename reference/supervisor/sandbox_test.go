@@ -231,16 +231,16 @@ func becomeSandbox(root string) error {
 }
 
 // runscSandbox starts PID 1 in the lab's runsc, by an OCI bundle with the launch profile's process.
-func runscSandbox(t testing.TB) *sandbox {
+func runscSandbox(t testing.TB, words ...string) *sandbox {
 	t.Helper()
 	l, err := lab.Find()
 	if err != nil {
 		t.Fatalf("find lab: %v", err)
 	}
-	return ociSandbox(t, l.Runtimes[lab.RuntimeRunsc].Path, l.Runtimes[lab.RuntimeRunsc].Args)
+	return ociSandbox(t, l.Runtimes[lab.RuntimeRunsc].Path, l.Runtimes[lab.RuntimeRunsc].Args, words...)
 }
 
-func ociSandbox(t testing.TB, binary string, args []string) *sandbox {
+func ociSandbox(t testing.TB, binary string, args []string, words ...string) *sandbox {
 	t.Helper()
 	root, workspace := buildRoot(t)
 	base := filepath.Dir(root)
@@ -254,7 +254,7 @@ func ociSandbox(t testing.TB, binary string, args []string) *sandbox {
 		"ociVersion": "1.0.2",
 		"root":       m{"path": root, "readonly": true},
 		"process": m{
-			"user": m{"uid": 0, "gid": 0}, "cwd": "/", "args": []string{Binary, "supervisor"}, "env": []string{"CANARY=1"},
+			"user": m{"uid": 0, "gid": 0}, "cwd": "/", "args": append([]string{Binary, "supervisor"}, words...), "env": []string{"CANARY=1"},
 			"noNewPrivileges": true,
 			"capabilities":    m{"bounding": caps, "effective": caps, "permitted": caps, "inheritable": caps},
 			"rlimits":         []m{{"type": "RLIMIT_NOFILE", "hard": 4096, "soft": 1024}},

@@ -31,7 +31,7 @@ func main() {
 		"look": look, "exit": func(a []string) { os.Exit(num(a[0])) }, "die": die, "write": write, "cat": func([]string) { io.Copy(os.Stdout, os.Stdin) },
 		"beat": beat, "stubborn": stubborn, "daemon": daemon, "stopped": stopped, "reaper": reaper, "bomb": bomb, "runner": runner,
 		"hold": hold, "flood": flood, "farm": farm, "pass": pass, "keep": keep, "attack": attack, "count": count, "sleep": func(a []string) { time.Sleep(time.Duration(num(a[0])) * time.Millisecond) },
-		"mem": mem, "slay": slay, "others": others, "dial": dial, "dead": dead, "continuer": continuer, "escape": escape,
+		"slay": slay, "others": others, "suicide": suicide, "dial": dial, "dead": dead, "continuer": continuer, "escape": escape,
 	}
 	verb, ok := verbs[args[0]]
 	if !ok {
@@ -159,11 +159,10 @@ func reaper(a []string) {
 	waitFor(a[0])
 }
 
-// bomb forks without end, up to n processes of this uid.
+// bomb forks without end, "leave": while its leader ends; "scatter": into sessions of their own as well.
 func bomb(a []string) {
-	lim := unix.Rlimit{Cur: uint64(num(a[0])), Max: uint64(num(a[0]))}
-	unix.Setrlimit(unix.RLIMIT_NPROC, &lim)
-	if len(a) > 1 { // tell how far it got, then leave the rest running
+	how := strings.Join(a, "")
+	if how == "leave" || how == "scatter" { // tell how far it got, then leave the rest running
 		if rawFork() != 0 {
 			time.Sleep(300 * time.Millisecond)
 			fmt.Println(processes())
@@ -171,7 +170,7 @@ func bomb(a []string) {
 		}
 	}
 	for {
-		if rawFork() == 0 && len(a) > 1 && a[1] == "scatter" {
+		if rawFork() == 0 && how == "scatter" {
 			syscall.RawSyscall(syscall.SYS_SETSID, 0, 0, 0)
 		}
 	}
@@ -377,17 +376,15 @@ func others([]string) {
 	}
 }
 
-func mem([]string) {
-	names, _ := filepath.Glob("/proc/[0-9]*/status")
-	for _, name := range names {
-		b, _ := os.ReadFile(name)
-		c, _ := os.ReadFile(filepath.Dir(name) + "/cmdline")
-		fmt.Printf("%q", c)
-		for line := range strings.Lines(string(b)) {
-			if strings.HasPrefix(line, "VmRSS") || strings.HasPrefix(line, "Threads") {
-				fmt.Print(" ", strings.TrimSpace(line))
-			}
+// suicide kills its only child and exits without waiting for it.
+func suicide([]string) {
+	c := spawn(false, "sleep", "60000")
+	c.Process.Kill()
+	for range 2000 {
+		if b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", c.Process.Pid)); bytes.Contains(b, []byte(") Z ")) {
+			return
 		}
-		fmt.Println()
+		time.Sleep(time.Millisecond)
 	}
+	fatal("the child lives on")
 }
