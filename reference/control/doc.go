@@ -26,8 +26,8 @@
 // a request whose sender was gone by then is refused, whatever the kernel says of the
 // sender's credentials. A reply carries no MAC: the worker treats all of them as hostile.
 //
-// The first [FirstRequestMax] bytes bound the payload of the first request, since nothing is
-// proven before its MAC is.
+// The payload of the first request is bounded by [FirstRequestMax], since nothing is proven
+// before its MAC is.
 //
 //	0x01 ping     empty                            -> pong
 //	0x02 exec     spawn, see below                 -> output*, then outcome, spawn-failed, refused or lost

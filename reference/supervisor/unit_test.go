@@ -89,9 +89,6 @@ func TestAuditNeverBlocks(t *testing.T) {
 	if got := string(line[:n]); got != "hallmark-supervisor: connection refused reason=uid pid=3 uid=4 gid=5\n" {
 		t.Errorf("%q", got)
 	}
-	if _, err := control.ParseSummary(nil); err == nil {
-		t.Error("an empty summary passed")
-	}
 }
 
 // testServer serves on a socket of this process; commands cannot run in it.
