@@ -82,7 +82,7 @@ const (
 	OracleNeighbour Oracle = "neighbour" // the quiet neighbour's probe sees a planted stall
 )
 
-// Kill says that a mutant makes the case fail with this reason code and no other.
+// Kill says that a mutant makes the case fail, and that this reason code comes first.
 type Kill struct {
 	Mutant string // "m06": fixtures/mutants/m06-*.patch, or "runc" for the control runtime
 	Reason string

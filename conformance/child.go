@@ -172,7 +172,7 @@ func (c *child) begin(ctx context.Context, open Open, cases []Case) {
 		ginkgo.Fail("open target: " + err.Error())
 	}
 	c.bench = &bench{
-		target: tg, tenant: c.plan.Tenant, blobs: filepath.Join(c.plan.Raw, blobsDir), seed: c.plan.Seed,
+		target: tg, tenant: c.plan.Tenant, blobs: filepath.Join(c.plan.Raw, blobsDir), work: c.plan.Work, seed: c.plan.Seed,
 		armed: map[Oracle]bool{}, log: func(line string) { ginkgo.GinkgoWriter.Println(line) },
 	}
 	d, err := tg.Runtime.Describe(ctx)

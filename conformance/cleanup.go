@@ -42,7 +42,7 @@ func (t *T) cleanUp(tg *target.Target) {
 		_, err := tg.Observer.Container(ctx, sb.ID())
 		switch {
 		case err == nil:
-			t.Fail("container-leaked", "the engine still has the container of the disposed sandbox %s", sb.ID())
+			t.judge("container-leaked", "the engine still has the container of the disposed sandbox %s", sb.ID())
 		case !errors.Is(err, target.ErrNoContainer) && !errors.Is(err, target.ErrUnavailable):
 			t.setEnd(Errored, "cleanup-failed", "look for leaked container: "+err.Error())
 		}
@@ -58,7 +58,7 @@ func (t *T) cleanUp(tg *target.Target) {
 // failure, anything else the suite's.
 func (t *T) leftover(step string, err error) {
 	if target.CodeOf(err) != "" {
-		t.Fail("cleanup-incomplete", "%s: %v", step, err)
+		t.judge("cleanup-incomplete", "%s: %v", step, err)
 		return
 	}
 	t.setEnd(Errored, "cleanup-failed", step+": "+err.Error())
@@ -76,7 +76,7 @@ func (t *T) revive(ctx context.Context, tg *target.Target, needed bool) {
 	if err == nil {
 		return
 	}
-	t.Fail("target-died", "the runtime does not answer after the case: %v", err)
+	t.judge("target-died", "the runtime does not answer after the case: %v", err)
 	if err := tg.Controller.Start(ctx); err != nil && !errors.Is(err, target.ErrUnavailable) {
 		t.Log("start the runtime again: %v", err)
 	}
@@ -153,7 +153,7 @@ func (t *T) searchCanaries(tg *target.Target, mark int64, logs map[string]int64)
 func (t *T) findCanary(planted []canary, where string, text []byte) {
 	for _, c := range planted {
 		if bytes.Contains(text, []byte(c.token)) {
-			t.Fail("canary-leaked", "the canary %q is in %s", c.name, where)
+			t.judge("canary-leaked", "the canary %q is in %s", c.name, where)
 		}
 	}
 }

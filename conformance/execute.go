@@ -26,6 +26,7 @@ type bench struct {
 	target *target.Target
 	tenant string
 	blobs  string
+	work   string // the driver's folder
 	seed   int64
 	armed  map[Oracle]bool
 	log    func(string)
@@ -51,9 +52,15 @@ func (b *bench) execute(ctx context.Context, c Case, image string) Execution {
 	t := b.newT(c.ID, image)
 	mark := tapeMark(b.target)
 	logs := logOffsets(b.target)
+	before, err := takeInventory(ctx, b.target, b.work)
+	if err != nil {
+		t.broke("inventory", err.Error())
+	}
 	b.attempt(ctx, t, c.Timeout, c.Run)
+	t.searchInspect(b.target)
 	t.cleanUp(b.target)
 	t.searchCanaries(b.target, mark, logs)
+	t.findLeftovers(b.target, b.work, before)
 	return b.conclude(t, start)
 }
 
@@ -62,6 +69,8 @@ func (b *bench) execute(ctx context.Context, c Case, image string) Execution {
 func (b *bench) attempt(ctx context.Context, t *T, timeout time.Duration, run func(context.Context, *T) error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, errCaseTimeout)
 	defer cancel()
+	// What a case says after its context has ended is about the suite's clock, not about the target.
+	defer context.AfterFunc(ctx, t.expire)()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

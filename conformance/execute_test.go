@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/hallmark-sandbox/hallmark/conformance/target"
 )
 
@@ -24,6 +26,8 @@ type fake struct {
 	purgeErr        error
 	dead            bool
 	started         int
+	engine          *fakeEngine
+	mount           func() // leaves a mount in the driver's folder
 	disposed        []string
 	purged          []string
 }
@@ -50,6 +54,15 @@ func (f *fake) Container(_ context.Context, id string) (target.Container, error)
 	}
 	return target.Container{}, target.ErrNoContainer
 }
+
+func (f *fake) EngineSocket() (string, error) {
+	if f.engine == nil {
+		return "", target.ErrUnavailable
+	}
+	return f.engine.socket, nil
+}
+
+func (f *fake) CgroupParent() (string, error) { return "", target.ErrUnavailable }
 
 func (f *fake) Logs() ([]string, error) { return []string{f.log}, nil }
 
@@ -107,20 +120,39 @@ func TestWhatFollowsACase(t *testing.T) {
 			attack: func(_ context.Context, _ *fake, t *T) { t.Fail("judged", "x") }, status: Fail, reason: "judged"},
 		{name: "bug outweighs refusal", spoil: func(f *fake) { f.disposeErr = refusal },
 			attack: func(context.Context, *fake, *T) { panic("bug") }, status: Errored, reason: "panic"},
+		{name: "somebody's container left", attack: func(_ context.Context, f *fake, _ *T) {
+			f.engine.add("c2", "{}")
+		}, status: Fail, reason: "leftover"},
+		{name: "canary in the engine's view", attack: func(_ context.Context, f *fake, t *T) {
+			f.engine.add("c1", `{"Env":["`+t.Canary("secret")+`"]}`)
+		}, status: Fail, reason: "canary-leaked"},
+		{name: "mount left", attack: func(_ context.Context, f *fake, _ *T) { f.mount() }, status: Fail, reason: "leftover"},
+		{name: "judged after the end", attack: func(_ context.Context, _ *fake, t *T) {
+			t.expire()
+			t.Fail("late", "x")
+		}, status: Pass},
 		{name: "panic in clean-up", attack: func(_ context.Context, _ *fake, t *T) {
 			t.Cleanup(func(context.Context) error { panic("bug") })
 		}, status: Errored, reason: "cleanup-failed"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			f := &fake{log: filepath.Join(t.TempDir(), "log")}
+			f := &fake{log: filepath.Join(t.TempDir(), "log"), engine: newFakeEngine(t), mount: func() {}}
+			work := t.TempDir()
+			f.mount = func() {
+				if err := unix.Mount("left", work, "tmpfs", 0, "size=64k"); err != nil {
+					t.Error(err)
+				}
+				t.Cleanup(func() { unix.Unmount(work, 0) })
+			}
+			f.engine.add("c1", "{}")
 			if err := os.WriteFile(f.log, []byte("before\n"), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			if tt.spoil != nil {
 				tt.spoil(f)
 			}
-			b := &bench{target: &target.Target{Runtime: f, Observer: f, Controller: f}, blobs: t.TempDir(), log: func(line string) { t.Log(line) }}
+			b := &bench{target: &target.Target{Runtime: f, Observer: f, Controller: f}, blobs: t.TempDir(), work: work, log: func(line string) { t.Log(line) }}
 			e := b.execute(context.Background(), Case{ID: "AA-01", Timeout: 20 * time.Second, Run: func(ctx context.Context, ct *T) error {
 				ct.Witness("ran", 1)
 				ct.Sandbox(ctx, target.Spec{WorkspaceID: "one"})

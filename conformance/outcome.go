@@ -22,6 +22,7 @@ type result struct {
 	finished    time.Time
 	interrupted bool
 	incomplete  []string // faults of the run as a whole
+	broken      string   // a fault after the seal: such a run is not signed
 }
 
 // collect reads the child's records and adds one for every case of the catalogue that has
@@ -41,6 +42,7 @@ func collect(o Options, p plan, raw, running string, childErr error) (*result, e
 		r.incomplete = append(r.incomplete, "closing the target: "+run.seal.Teardown)
 	}
 	if childErr != nil {
+		r.broken = "the suite's process did not end well"
 		r.incomplete = append(r.incomplete, fmt.Sprintf("the suite's process ended with: %v", childErr))
 	}
 	for _, c := range o.Suite.Cases {
@@ -84,6 +86,8 @@ func (r *result) conclude(o Options, p plan) (Outcome, error) {
 		out.Unsigned = "the run was interrupted"
 	case r.run.seal == nil:
 		out.Unsigned = "the run has no seal"
+	case r.broken != "":
+		out.Unsigned = r.broken
 	default:
 		if err := r.sign(o, p, rows, judged); err != nil {
 			out.Unsigned = "the bundle cannot be made: " + err.Error()

@@ -6,9 +6,11 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/hallmark-sandbox/hallmark/evidence"
@@ -56,11 +58,11 @@ func (s Setup) arming() evidence.Arming {
 	for _, o := range s.Oracles {
 		control := o.Text
 		if o.Armed {
-			var n int64
-			for _, v := range o.Witness {
-				n += v
+			var seen []string
+			for _, name := range slices.Sorted(maps.Keys(o.Witness)) {
+				seen = append(seen, fmt.Sprintf("%s %d", name, o.Witness[name]))
 			}
-			control = fmt.Sprintf("planted and detected, %d events", n)
+			control = "planted and detected: " + strings.Join(seen, ", ")
 		}
 		a.Oracles = append(a.Oracles, evidence.ArmedOracle{Oracle: string(o.Oracle), Detected: o.Armed, Control: control})
 	}

@@ -81,7 +81,8 @@ func Run(ctx context.Context, o Options) (Outcome, error) {
 	}
 	res.started, res.finished, res.interrupted = started, time.Now(), ctx.Err() != nil
 	if err := os.Remove(work); err != nil && !errors.Is(err, os.ErrNotExist) {
-		res.incomplete = append(res.incomplete, "the driver left files in its work folder")
+		res.broken = "the driver left files in its work folder"
+		res.incomplete = append(res.incomplete, res.broken)
 	}
 	return res.conclude(o, p)
 }

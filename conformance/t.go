@@ -46,6 +46,7 @@ type T struct {
 	workspaces []string
 	cleanups   []func(context.Context) error
 	closed     bool
+	expired    bool // the context of Run has ended
 }
 
 type verdictNote struct{ reason, text string }
@@ -156,7 +157,8 @@ func (t *T) Tenant(ctx context.Context, sb target.Sandbox) string {
 }
 
 // Canary returns a fresh random token of 32 hex digits. After the case it is searched for in
-// the runtime's logs and in the engine calls that the case caused.
+// the runtime's logs, in the engine calls that the case caused, and in what the engine tells of
+// every container.
 func (t *T) Canary(name string) string {
 	c := canary{name, "hmcanary" + randomHex(16)}
 	t.mu.Lock()
@@ -200,13 +202,33 @@ func (t *T) Artifact(name string, body []byte) {
 	t.artifacts = append(t.artifacts, namedBlob{name, append([]byte(nil), body...)})
 }
 
-// Fail records a judged failure and goes on. The first failure's reason is the case's.
+// Fail records a judged failure and goes on. The first failure's reason is the case's. After the
+// case's time-out, or an interrupt, nothing is judged any more: errors that the ended context
+// causes say nothing about the target.
 func (t *T) Fail(reason, format string, args ...any) {
+	t.mu.Lock()
+	expired := t.expired
+	t.mu.Unlock()
+	if expired {
+		t.Log("not judged, the case's time had ended: %s: %s", reason, fmt.Sprintf(format, args...))
+		return
+	}
+	t.judge(reason, format, args...)
+}
+
+// judge records a failure that the runner itself saw, whatever became of the case's time.
+func (t *T) judge(reason, format string, args ...any) {
 	n := verdictNote{reason, fmt.Sprintf(format, args...)}
 	t.mu.Lock()
 	t.failures = append(t.failures, n)
 	t.mu.Unlock()
 	t.Log("FAIL %s: %s", n.reason, n.text)
+}
+
+func (t *T) expire() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.expired = true
 }
 
 // FailNow records a judged failure and ends the case.

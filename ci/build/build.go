@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package build compiles the four commands the same way everywhere: static, trimmed of paths,
+// Package build compiles the commands the same way everywhere: static, trimmed of paths,
 // stamped with the source commit and tree state. It owns the flags and nothing else; mutants
 // are built by the same function with an overlay, so that nothing but the patch differs.
 package build
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
@@ -17,8 +18,19 @@ import (
 
 const modulePath = "github.com/hallmark-sandbox/hallmark"
 
-// Commands are the programs that a release holds, in build order.
-var Commands = []string{"hallmark-supervisor", "hallmark-quota", "hallmark-worker", "hallmark"}
+// Commands are the programs that a release holds, in build order: the suite is stamped with the
+// digest of the attack program.
+var Commands = []string{"hallmark-supervisor", "hallmark-quota", "hallmark-worker", Tenant, "hallmark"}
+
+// Tenant is the attack program, which the suite writes into workspaces.
+const Tenant = "hallmark-tenant"
+
+func source(name string) string {
+	if name == Tenant {
+		return "./fixtures/tenant"
+	}
+	return "./cmd/" + name
+}
 
 // Options say what to build.
 type Options struct {
@@ -84,13 +96,20 @@ func All(ctx context.Context, o Options) error {
 func one(ctx context.Context, o Options, target, name string, stamp Stamp) error {
 	ldflags := fmt.Sprintf("-s -w -buildid= -X %[1]s/buildinfo.commit=%[2]s -X %[1]s/buildinfo.treeState=%[3]s",
 		modulePath, stamp.Commit, stamp.TreeState)
+	if name == "hallmark" {
+		tenant, err := os.ReadFile(filepath.Join(filepath.Dir(target), Tenant))
+		if err != nil {
+			return fmt.Errorf("build %s: the attack program comes first: %w", name, err)
+		}
+		ldflags += fmt.Sprintf(" -X %s/buildinfo.tenant=sha256:%x", modulePath, sha256.Sum256(tenant))
+	}
 	args := []string{"build", "-trimpath", "-buildvcs=false", "-ldflags", ldflags}
 	if o.Overlay != "" {
 		args = append(args, "-overlay", o.Overlay)
 	}
 	// Renamed into place: a running binary of the same name is replaced, not overwritten.
 	temp := target + ".new"
-	args = append(args, "-o", temp, "./cmd/"+name)
+	args = append(args, "-o", temp, source(name))
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = o.Source
 	// GOFLAGS is cleared so that a caller's environment cannot change the bytes.

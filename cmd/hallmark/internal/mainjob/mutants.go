@@ -56,8 +56,10 @@ func (j *job) mutationEvidence(ctx context.Context, cohort evidence.Cohort) (mut
 		j.step("mutants: %d rows from the cache, for exactly these binaries", len(rows))
 	} else if rows, err = j.runMutants(ctx, cohort); err != nil {
 		return mutation{}, err
-	} else if err := writeRows(name, rows); err != nil {
-		return mutation{}, failed("the mutants' result cannot be kept", err)
+	} else if survivors(rows) == nil { // a survivor is looked for again next time
+		if err := writeRows(name, rows); err != nil {
+			return mutation{}, failed("the mutants' result cannot be kept", err)
+		}
 	}
 	m := mutation{key: key.PublicKey()}
 	m.evidence.MutationResults = evidence.MutationResults{SuiteDigest: suite, CatalogueDigest: catalogue, CohortID: cohort.ID, Rows: rows}

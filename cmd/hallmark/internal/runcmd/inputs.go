@@ -7,12 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 
+	"github.com/hallmark-sandbox/hallmark/buildinfo"
+	"github.com/hallmark-sandbox/hallmark/ci/build"
 	"github.com/hallmark-sandbox/hallmark/ci/lab"
 	"github.com/hallmark-sandbox/hallmark/conformance/target/api"
 	"github.com/hallmark-sandbox/hallmark/evidence"
@@ -100,12 +101,32 @@ func ownFolder() (string, error) {
 }
 
 // tenantBinary finds the attack binary, or builds it into the cache from this module's source.
-func tenantBinary(p Params) (string, error) {
+// A stamped suite takes only the one that it was built with; an unstamped one signs nothing.
+func tenantBinary(ctx context.Context, p Params) (string, error) {
+	path, err := findTenant(ctx, p)
+	if err != nil {
+		return "", err
+	}
+	if want := buildinfo.TenantDigest(); want != buildinfo.Unknown {
+		got, err := fileDigest(path)
+		if err != nil {
+			return "", err
+		}
+		if got != want {
+			return "", fmt.Errorf("%s is %s, this suite was built with %s", path, got, want)
+		}
+	} else if p.KeyFile != "" {
+		return "", errors.New("this suite is not stamped with its attack program, so it cannot sign evidence")
+	}
+	return path, nil
+}
+
+func findTenant(ctx context.Context, p Params) (string, error) {
 	if p.Tenant != "" {
 		return filepath.Abs(p.Tenant)
 	}
 	if dir, err := ownFolder(); err == nil {
-		if path := filepath.Join(dir, "hallmark-tenant"); isFile(path) {
+		if path := filepath.Join(dir, build.Tenant); isFile(path) {
 			return path, nil
 		}
 	}
@@ -117,14 +138,8 @@ func tenantBinary(p Params) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	path := filepath.Join(cache, "tenant", "hallmark-tenant")
-	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -buildid=", "-o", path, "./fixtures/tenant")
-	cmd.Dir = repo
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
-	if text, err := cmd.CombinedOutput(); err != nil {
-		return "", errors.Join(fmt.Errorf("build attack binary: %w", err), errors.New(string(text)))
-	}
-	return path, nil
+	dir := filepath.Join(cache, "tenant")
+	return filepath.Join(dir, build.Tenant), build.All(ctx, build.Options{Source: repo, Out: dir, Only: []string{build.Tenant}})
 }
 
 func isFile(path string) bool {

@@ -128,7 +128,7 @@ func runLab(ctx context.Context, p Params) (Result, error) {
 			return res, failed("a workload image cannot be loaded", err)
 		}
 	}
-	o, err := options(p, res.Workloads)
+	o, err := options(ctx, p, res.Workloads)
 	if err != nil {
 		return res, err
 	}
@@ -190,7 +190,7 @@ func runTarget(ctx context.Context, p Params) (Result, error) {
 	for _, w := range file.Workloads {
 		workloads = append(workloads, Workload{ConfigDigest: w})
 	}
-	o, err := options(p, workloads)
+	o, err := options(ctx, p, workloads)
 	if err != nil {
 		return Result{}, err
 	}
@@ -203,8 +203,8 @@ func runTarget(ctx context.Context, p Params) (Result, error) {
 	return finish(ctx, p, o, Result{Workloads: workloads})
 }
 
-func options(p Params, workloads []Workload) (conformance.Options, error) {
-	tenant, err := tenantBinary(p)
+func options(ctx context.Context, p Params, workloads []Workload) (conformance.Options, error) {
+	tenant, err := tenantBinary(ctx, p)
 	if err != nil {
 		return conformance.Options{}, failed("the attack binary is missing", err)
 	}
