@@ -99,6 +99,20 @@ func (c Cgroup) MemoryPeak() (int64, error) {
 	return c.number("memory", "memory.max_usage_in_bytes", "memory.peak")
 }
 
+// MemoryAndSwap is the highest usage of memory and swap together on v1, the usage at this moment
+// on v2. Without swap accounting the files are absent: an error that wraps [fs.ErrNotExist].
+func (c Cgroup) MemoryAndSwap() (int64, error) {
+	if _, ok := c.Dirs["memory"]; ok {
+		return c.number("memory", "memory.memsw.max_usage_in_bytes", "")
+	}
+	memory, err := c.Memory()
+	if err != nil {
+		return 0, err
+	}
+	swap, err := c.number("memory", "", "memory.swap.current")
+	return memory + swap, err
+}
+
 // MemoryRefused is how often the limit was hit: failcnt on v1, the event "max" on v2.
 func (c Cgroup) MemoryRefused() (int64, error) {
 	if _, ok := c.Dirs["memory"]; ok {
@@ -149,32 +163,42 @@ func (c Cgroup) Exists() bool {
 	return false
 }
 
-// CgroupPeaks is what a watch saw: the highest values of every sample.
+// CgroupPeaks is what a watch saw: the highest values of every sample, and how often the kernel
+// refused or killed since the watch began.
 type CgroupPeaks struct {
-	Samples                            int64
-	PIDs, PIDsRefused                  int64
-	Memory, MemoryRefused, MemoryKills int64
-	Gone                               bool // the cgroup vanished while it was watched
+	Samples       int64
+	PIDs          int64
+	Memory        int64 // the kernel's peak too, where it has one: since the cgroup was made
+	MemoryPeak    int64 // the kernel's alone: no charge on trial is in it; 0 where it has none
+	MemoryAndSwap int64 // 0 without swap accounting
+	PIDsRefused   int64
+	MemoryRefused int64
+	MemoryKills   int64
+	Gone          bool // the cgroup vanished while it was watched
+
+	tasks, refused, oom int64 // the counters when the watch began
 }
 
-// Watch samples the cgroup every period until the returned stop is called. A cgroup that ends
-// keeps the peaks seen until then; the kernel's own peak is read in every sample too.
+// Watch takes a first sample and goes on every period until the returned stop is called. A cgroup
+// that ends keeps the peaks seen until then; the kernel's own peak is read in every sample too.
 func (c Cgroup) Watch(ctx context.Context, period time.Duration) (stop func() CgroupPeaks) {
 	ctx, cancel := context.WithCancel(ctx)
 	var peaks CgroupPeaks
+	c.sample(&peaks)
+	peaks.tasks, peaks.refused, peaks.oom = peaks.PIDsRefused, peaks.MemoryRefused, peaks.MemoryKills
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		for {
+		for sleep(ctx, period) == nil {
 			c.sample(&peaks)
-			if sleep(ctx, period) != nil {
-				return
-			}
 		}
 	})
 	return sync.OnceValue(func() CgroupPeaks {
 		cancel()
 		wg.Wait()
 		c.sample(&peaks)
+		peaks.PIDsRefused -= peaks.tasks
+		peaks.MemoryRefused -= peaks.refused
+		peaks.MemoryKills -= peaks.oom
 		return peaks
 	})
 }
@@ -191,8 +215,10 @@ func (c Cgroup) sample(p *CgroupPeaks) {
 	read(c.PIDs, &p.PIDs)
 	read(c.PIDsRefused, &p.PIDsRefused)
 	read(c.Memory, &p.Memory)
-	read(c.MemoryPeak, &p.Memory)
+	read(c.MemoryPeak, &p.MemoryPeak)
+	read(c.MemoryAndSwap, &p.MemoryAndSwap)
 	read(c.MemoryRefused, &p.MemoryRefused)
 	read(c.OOMKills, &p.MemoryKills)
+	p.Memory = max(p.Memory, p.MemoryPeak)
 	p.Samples++
 }

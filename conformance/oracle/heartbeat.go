@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"sync"
 	"time"
 )
 
@@ -49,31 +50,63 @@ func WaitBeating(ctx context.Context, path string, beats int64, within time.Dura
 	return fmt.Errorf("no %d beats within %s", beats, within)
 }
 
-// Stillness is what watching for the end of a heartbeat found.
+// WatchBeats reads the file's size until stop is called, which returns by how many bytes it was seen
+// to grow before that call: what is read afterwards does not count.
+func WatchBeats(ctx context.Context, path string) (stop func() int64, err error) {
+	first, err := FileSize(path)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	grown := make(chan int64, 1)
+	go func() {
+		most := int64(0)
+		for {
+			now, err := FileSize(path)
+			if ctx.Err() == nil && err == nil {
+				most = max(most, now-first)
+			}
+			if sleep(ctx, BeatPeriod/5) != nil {
+				grown <- most
+				return
+			}
+		}
+	}()
+	return sync.OnceValue(func() int64 { cancel(); return <-grown }), nil
+}
+
+// Stillness is what watching for the end of a heartbeat found. A file that is missing proves
+// nothing: its writer may live on another name, or the folder may be another one.
 type Stillness struct {
-	Still bool          // no beat during the whole quiet time
+	Still bool          // no beat during the whole quiet time, of a file that was there all along
+	Gone  bool          // the file was missing at one look at least; Still is then false
 	After time.Duration // from the call to the last beat seen
 	Beats int64         // bytes that appeared since the call
 }
 
 // WatchStill watches until the file has not grown for quiet, at most within in all. Still is
-// false when it never rested that long.
+// false when it never rested that long. It ends at once when the file is missing.
 func WatchStill(ctx context.Context, path string, quiet, within time.Duration) (Stillness, error) {
-	first, err := FileSize(path)
-	if err != nil {
-		return Stillness{}, err
-	}
+	var s Stillness
 	start := time.Now()
-	last, size := start, first
+	last, first, size := start, int64(-1), int64(-1)
 	for {
-		now, err := FileSize(path)
+		st, err := os.Lstat(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			s.Gone = true
+			return s, nil
+		}
 		if err != nil {
-			return Stillness{}, err
+			return s, err
+		}
+		now := st.Size()
+		if first < 0 {
+			first, size = now, now
 		}
 		if now != size {
 			last, size = time.Now(), now
 		}
-		s := Stillness{After: last.Sub(start), Beats: size - first}
+		s.After, s.Beats = last.Sub(start), size-first
 		switch {
 		case time.Since(last) >= quiet:
 			s.Still = true

@@ -8,11 +8,12 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
 	"runtime"
-	"strings"
+	"slices"
 	"sync"
 	"time"
 	"unsafe"
@@ -28,7 +29,11 @@ const SinkAddress = "198.51.100.77"
 // captured.
 const OutsideAddress = "203.0.113.9"
 
-// maxEvents bounds what a trap keeps; it goes on counting.
+// attackType is the experimental ethertype (IEEE 802) of the attack's own frames.
+const attackType = 0x88b5
+
+// maxEvents bounds what a trap keeps of all events, and again of those that it lays to the attack;
+// it goes on counting.
 const maxEvents = 4096
 
 // TrapEvent is one thing that reached a trap. From names the listener ("tcp", "udp") or
@@ -38,6 +43,9 @@ type TrapEvent struct {
 	Peer  string // sender's address and port, or the frame's addresses
 	Token bool
 	Head  string // hex of the first 64 bytes
+
+	to netip.Addr // of a captured IP packet
+	by uint16     // ethertype of a captured frame
 }
 
 // Trap listens on every address of a network namespace, on one TCP and one UDP port, and captures
@@ -56,7 +64,9 @@ type Trap struct {
 	addrs    []netip.Addr
 
 	mu     sync.Mutex
+	watch  map[netip.Addr]bool // destinations that are the attack's alone
 	events []TrapEvent
+	seen   []TrapEvent
 	total  map[string]int64
 }
 
@@ -66,7 +76,8 @@ func SetTrap(path string, token string) (*Trap, error) {
 	if token == "" {
 		return nil, errors.New("set trap: no token")
 	}
-	t := &Trap{token: []byte(token), packet: -1, stopped: make(chan struct{}), total: map[string]int64{}}
+	t := &Trap{token: []byte(token), packet: -1, stopped: make(chan struct{}), total: map[string]int64{}, watch: map[netip.Addr]bool{}}
+	t.Watch(netip.MustParseAddr(SinkAddress), netip.MustParseAddr(OutsideAddress))
 	err := inNamespace(path, t.open)
 	if err != nil {
 		t.Close()
@@ -161,39 +172,44 @@ func (t *Trap) Targets() []string {
 	return list
 }
 
-// Counts returns how many events each part saw: "tcp", "udp", "capture", and "tcp-token",
-// "udp-token", "capture-token" for those with the token.
+// Watch adds destinations that nobody but the attack sends to: a captured packet to one of them
+// is laid to the attack even without the token, which a TCP handshake cannot carry. Call it before
+// the attack.
+func (t *Trap) Watch(addrs ...netip.Addr) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, a := range addrs {
+		t.watch[a.Unmap()] = true
+	}
+}
+
+// Counts returns how many events each part saw: "tcp", "udp", "capture"; "tcp-token", "udp-token",
+// "capture-token" for those with the token; and "attack" for all that are laid to the attack.
+// Nothing bounds a count.
 func (t *Trap) Counts() map[string]int64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	out := map[string]int64{}
-	for k, v := range t.total {
-		out[k] = v
-	}
-	return out
+	return maps.Clone(t.total)
 }
 
 // Token marks the attack's payloads.
 func (t *Trap) Token() string { return string(t.token) }
 
-// Seen returns the kept events that an attack with this token on [Trap.Targets] can have caused: a
-// payload with the token, any contact with a listener, and any captured frame to the sink or the
-// outside address, or of the experimental ethertype that the attack uses. A TCP handshake carries no token.
+// Seen returns the first events that an attack with this token can have caused: a payload with the
+// token, any contact with a listener, any captured packet to a watched destination (the sink and
+// the outside address are), and any frame of the attack's ethertype. Their number is
+// Counts()["attack"].
 func (t *Trap) Seen() []TrapEvent {
-	var seen []TrapEvent
-	for _, e := range t.Events() {
-		if e.Token || e.From != "capture" || strings.Contains(e.Peer, "> "+SinkAddress+" ") || strings.Contains(e.Peer, "0x88b5") || strings.Contains(e.Peer, "> "+OutsideAddress+" ") {
-			seen = append(seen, e)
-		}
-	}
-	return seen
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Clone(t.seen)
 }
 
-// Events returns the kept events.
+// Events returns the first events of all.
 func (t *Trap) Events() []TrapEvent {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return append([]TrapEvent(nil), t.events...)
+	return slices.Clone(t.events)
 }
 
 // Close ends the trap and takes the sink address away. It is idempotent.
@@ -231,6 +247,12 @@ func (t *Trap) add(e TrapEvent, payload []byte) {
 	}
 	if len(t.events) < maxEvents {
 		t.events = append(t.events, e)
+	}
+	if e.Token || e.From != "capture" || e.by == attackType || t.watch[e.to] {
+		t.total["attack"]++
+		if len(t.seen) < maxEvents {
+			t.seen = append(t.seen, e)
+		}
 	}
 }
 
@@ -276,25 +298,53 @@ func (t *Trap) serveCapture() {
 		if ll, ok := from.(*unix.SockaddrLinklayer); ok && ll.Ifindex == t.loopback {
 			continue
 		}
-		t.add(TrapEvent{From: "capture", Peer: describeFrame(buf[:n])}, buf[:n])
+		e := describeFrame(buf[:n])
+		e.From = "capture"
+		t.add(e, buf[:n])
 	}
 }
 
-// describeFrame names the addresses and the protocol of a frame.
-func describeFrame(f []byte) string {
+// describeFrame reads the addresses and the protocol of a frame.
+func describeFrame(f []byte) TrapEvent {
 	if len(f) < 14 {
-		return "short"
+		return TrapEvent{Peer: "short"}
 	}
 	kind := binary.BigEndian.Uint16(f[12:])
 	switch body := f[14:]; {
 	case kind == unix.ETH_P_IP && len(body) >= 20:
 		src, dst := netip.AddrFrom4([4]byte(body[12:16])), netip.AddrFrom4([4]byte(body[16:20]))
-		return fmt.Sprintf("%s > %s proto %d", src, dst, body[9])
+		return TrapEvent{Peer: fmt.Sprintf("%s > %s proto %d", src, dst, body[9]), to: dst, by: kind}
 	case kind == unix.ETH_P_IPV6 && len(body) >= 40:
 		src, dst := netip.AddrFrom16([16]byte(body[8:24])), netip.AddrFrom16([16]byte(body[24:40]))
-		return fmt.Sprintf("%s > %s proto %d", src, dst, body[6])
+		return TrapEvent{Peer: fmt.Sprintf("%s > %s proto %d", src, dst, body[6]), to: dst, by: kind}
+	case kind == unix.ETH_P_ARP && len(body) >= 28: // who asks for a watched address, means it
+		src, dst := netip.AddrFrom4([4]byte(body[14:18])), netip.AddrFrom4([4]byte(body[24:28]))
+		return TrapEvent{Peer: fmt.Sprintf("%s > %s arp", src, dst), to: dst, by: kind}
 	}
-	return fmt.Sprintf("ethertype %#04x", kind)
+	return TrapEvent{Peer: fmt.Sprintf("ethertype %#04x", kind), by: kind}
+}
+
+// Interface is one interface of a network namespace.
+type Interface struct {
+	Name     string `json:"name"`
+	Up       bool   `json:"up"`
+	Loopback bool   `json:"loopback"`
+}
+
+// Interfaces lists those of the namespace at path, as the kernel says on the host. Modules of the
+// kernel put some that are down into every namespace.
+func Interfaces(path string) (list []Interface, err error) {
+	err = inNamespace(path, func() error {
+		all, err := net.Interfaces()
+		for _, i := range all {
+			list = append(list, Interface{i.Name, i.Flags&net.FlagUp != 0, i.Flags&net.FlagLoopback != 0})
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list interfaces: %w", err)
+	}
+	return list, nil
 }
 
 func htons(v uint16) uint16 { return v<<8 | v>>8 }

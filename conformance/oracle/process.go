@@ -96,6 +96,27 @@ func FileDigest(path string) (string, error) {
 	return "sha256:" + hex.EncodeToString(h.Sum(nil)), nil
 }
 
+// Credentials are the lines of /proc/<pid>/status that say what a host process may do, by name and
+// with single blanks between their values, for example "CapEff" and "NoNewPrivs".
+func Credentials(pid int) (map[string]string, error) {
+	body, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return nil, err
+	}
+	lines := map[string]string{}
+	for line := range strings.SplitSeq(string(body), "\n") {
+		name, value, _ := strings.Cut(line, ":")
+		switch name {
+		case "Uid", "Gid", "Groups", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs":
+			lines[name] = strings.Join(strings.Fields(value), " ")
+		}
+	}
+	if lines["Uid"] == "" || lines["CapEff"] == "" {
+		return nil, fmt.Errorf("status of %d has no credentials", pid)
+	}
+	return lines, nil
+}
+
 // Namespaces lists the namespaces of the given host processes as "type:[inode]". What ended is
 // left out.
 func Namespaces(pids []int) map[string]bool {

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -81,6 +83,29 @@ func WalkUsage(root string) (TreeUsage, error) {
 		return TreeUsage{}, fmt.Errorf("walk usage: %w", err)
 	}
 	return u, nil
+}
+
+// Backing is the host file behind the loop device that holds path, and the bytes allocated to it.
+// found is false when path is not on a loop device, or its file is not to be seen from here.
+func Backing(path string) (file string, bytes int64, found bool, err error) {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return "", 0, false, fmt.Errorf("backing file: %w", err)
+	}
+	name, err := os.ReadFile(fmt.Sprintf("/sys/dev/block/%d:%d/loop/backing_file", unix.Major(st.Dev), unix.Minor(st.Dev)))
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", 0, false, nil
+	}
+	if err != nil {
+		return "", 0, false, fmt.Errorf("backing file: %w", err)
+	}
+	file = strings.TrimSuffix(string(name), "\n")
+	if err := unix.Stat(file, &st); err == unix.ENOENT {
+		return file, 0, false, nil
+	} else if err != nil {
+		return file, 0, false, fmt.Errorf("backing file: %w", err)
+	}
+	return file, st.Blocks * 512, true, nil
 }
 
 func ignoreEINTR(f func() error) error {

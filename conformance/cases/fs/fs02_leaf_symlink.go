@@ -22,9 +22,9 @@ var FS02 = conformance.Case{
 	ID: "FS-02", Revision: 1, Title: "Leaf symlink read and write",
 	Requirement: "A workspace operation whose last component is a symlink never returns or alters the target's bytes; removal removes the link only.",
 	Threat:      "A tenant turns the worker's own file API into a read and write of the host.",
-	Attack:      "The tenant links to /etc/shadow, to a host canary by absolute and by relative path, and to a host file that does not exist; the API reads, stats, writes and removes each.",
+	Attack:      "The tenant links to /etc/shadow, to a canary in a host folder of the suite's own by absolute and by relative path, and to a file missing there; the API reads and stats each link, and writes through and removes those that lead into the suite's folder.",
 	Witness:     "Links that the host sees planted before the operations (at least 4).",
-	Oracle:      "A hash of the host canary tree before and after; bytes that the API returned.",
+	Oracle:      "A hash of the suite's host folder before and after; bytes and kinds that the API returned.",
 	Precedent:   "criyle/go-judge#176; compiler-explorer#6026; CVE-2024-28185",
 	Tier:        conformance.Smoke, Control: true, PerImage: true, Timeout: 30 * time.Second,
 	Features: []conformance.Feature{conformance.FeatureExec, conformance.FeatureFiles},
@@ -33,6 +33,9 @@ var FS02 = conformance.Case{
 	Kills:    []conformance.Kill{{Mutant: "m01", Reason: "target-read"}},
 	Run:      runFS02,
 }
+
+// link is one symlink in the workspace and what it leads to.
+type link struct{ name, to string }
 
 func runFS02(ctx context.Context, t *conformance.T) error {
 	// Arrange: a host folder that anybody may read and write, so that only confinement protects it.
@@ -60,9 +63,12 @@ func runFS02(ctx context.Context, t *conformance.T) error {
 	if err != nil {
 		return err
 	}
-	links := []struct{ name, to string }{
+	links := []link{
 		{"out-shadow", "/etc/shadow"}, {"out-absolute", canary}, {"out-relative", relative}, {"out-dangling", filepath.Join(outside, "made")},
 	}
+	// What is written or removed lies in the suite's own folder: a runtime that fails here must not
+	// damage the host, and the folder is what the hash watches.
+	own := links[1:]
 	plant := []string{"symlinks"}
 	for _, l := range links {
 		plant = append(plant, l.name+"="+l.to)
@@ -99,7 +105,7 @@ func runFS02(ctx context.Context, t *conformance.T) error {
 			return err
 		}
 	}
-	for _, l := range links {
+	for _, l := range own {
 		err := files.Write(ctx, l.name, []byte("overwritten"))
 		if err != nil && target.CodeOf(err) == "" {
 			return err
@@ -114,20 +120,23 @@ func runFS02(ctx context.Context, t *conformance.T) error {
 		t.Fail("target-altered", "the host tree changed by a write: %v", d)
 	}
 
-	// Removal, on fresh links where a write has replaced them.
-	for _, l := range links {
-		if err := files.Remove(ctx, l.name); err != nil {
-			t.Fail("link-not-removed", "removing %s: %v", l.name, err)
+	// Removal, then once more on fresh links where a write has replaced them.
+	for range 2 {
+		for _, l := range own {
+			err := files.Remove(ctx, l.name)
+			switch {
+			case err != nil && target.CodeOf(err) == "":
+				return err
+			case err != nil:
+				t.Fail("link-not-removed", "removing %s: %v", l.name, err)
+			default:
+				if _, err := os.Lstat(filepath.Join(c.Workspace, l.name)); !errors.Is(err, iofs.ErrNotExist) {
+					t.Fail("link-not-removed", "%s is still there", l.name)
+				}
+			}
 		}
-	}
-	if _, err := attack.Must(ctx, sb, target.Command{Argv: attack.Command(program, plant...)}); err != nil {
-		return err
-	}
-	for _, l := range links {
-		if err := files.Remove(ctx, l.name); err != nil {
-			t.Fail("link-not-removed", "removing %s: %v", l.name, err)
-		} else if _, err := os.Lstat(filepath.Join(c.Workspace, l.name)); !errors.Is(err, iofs.ErrNotExist) {
-			t.Fail("link-not-removed", "%s is still there", l.name)
+		if _, err := attack.Must(ctx, sb, target.Command{Argv: attack.Command(program, plant...)}); err != nil {
+			return err
 		}
 	}
 	if after, err = oracle.HashTree(outside); err != nil {

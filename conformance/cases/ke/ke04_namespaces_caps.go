@@ -3,9 +3,9 @@
 package ke
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -22,6 +21,7 @@ import (
 	"github.com/hallmark-sandbox/hallmark/conformance/cases/internal/attack"
 	"github.com/hallmark-sandbox/hallmark/conformance/oracle"
 	"github.com/hallmark-sandbox/hallmark/conformance/target"
+	"github.com/hallmark-sandbox/hallmark/fixtures/tenant/report"
 )
 
 // boundingAllowed is {SETUID, SETGID, KILL}, the set that PID 1 has.
@@ -29,16 +29,22 @@ const boundingAllowed = uint64(1)<<unix.CAP_SETUID | uint64(1)<<unix.CAP_SETGID 
 
 const tenantUID = 65532
 
+// What the attack calls what it mounts, and the module that it names (fixtures/tenant/forbidden.go).
+const (
+	ke04Mount  = "hallmark-tenant"
+	ke04Module = "hallmark_absent"
+)
+
 // KE04 asks the kernel for everything that a tenant has no business with.
 var KE04 = conformance.Case{
-	ID: "KE-04", Revision: 1, Title: "Namespaces and caps",
-	Requirement: "A tenant has no capability and no supplementary group, cannot regain any by a set-id or capability binary, and changes nothing of the host's namespaces, modules or mounts.",
+	ID: "KE-04", Revision: 2, Title: "Namespaces and caps",
+	Requirement: "A tenant has no capability and no supplementary group, cannot regain any by a set-id or capability binary, and changes nothing of the namespaces of the host's init and of the sandbox's host processes, nor of the host's modules and mounts.",
 	Threat:      "A tenant climbs to root, in the sandbox or out of it.",
 	Attack:      "Some fifty calls: unshare, clone3, setns, user namespace maps, mount, pivot_root, keyctl, bpf, perf, io_uring, userfaultfd, modules, kexec, reboot and others; then copies of the attack program with set-uid root, set-gid root and file capabilities, planted by the host.",
-	Witness:     "Calls that were made (at least 50) and planted binaries that ran (3).",
-	Oracle:      "/proc/<pid>/status of the tenant process, read by a root process of the suite in the sandbox; owners of the files that planted binaries leave, read on the host; the host's namespaces, modules, mounts and name before and after.",
+	Witness:     "Calls that were made (at least 50); files that the planted binaries left, as the host sees them (3); tenant processes that were looked at (at least 1), and no_new_privs: on the host where the tenant is a host process, else by the process's own word (at least 1).",
+	Oracle:      "/proc/<pid>/status of the tenant process, read by a root process of the suite in the sandbox, and on the host where the tenant is a host process; owners of the files that planted binaries leave, read on the host; namespaces of the host's init and of the sandbox's host processes, the module and the mounts that the attack can make or take away, before and after. Other modules and mounts are recorded.",
 	Precedent:   "CVE-2022-24769; CVE-2022-36109",
-	Tier:        conformance.Full, Control: true, PerImage: true, Timeout: 60 * time.Second,
+	Tier:        conformance.Full, Control: true, PerImage: true, Timeout: 90 * time.Second,
 	Features: []conformance.Feature{conformance.FeatureExec, conformance.FeatureFiles},
 	Needs:    []conformance.Part{conformance.PartWorkspacePath, conformance.PartFoothold, conformance.PartCgroup},
 	Oracles:  []conformance.Oracle{conformance.OracleProcess, conformance.OracleTreeHash},
@@ -63,28 +69,40 @@ func runKE04(ctx context.Context, t *conformance.T) error {
 		return err
 	}
 
-	// Attack; while the tenant stays, a root process of the suite reads what the kernel says of it.
-	argv := attack.Command(program, "privilege", "-hold", "4s", "-ready", "ke04-ready")
+	// Attack. The tenant stays until the host removes its file: by then a root process of the suite
+	// and the host have read what their kernels say of it.
+	ready := filepath.Join(c.Workspace, "ke04-ready")
+	argv := attack.Command(program, "privilege", "-hold", "60s", "-ready", "ke04-ready")
 	for _, name := range planted {
 		argv = append(argv, "./"+name)
 	}
 	done := make(chan attack.Outcome, 1)
-	go func() { done <- attack.Run(ctx, sb, target.Command{Argv: argv, Timeout: 40 * time.Second}) }()
-	ready, err := attack.Eventually(ctx, 30*time.Second, func() (bool, error) {
-		size, err := oracle.FileSize(filepath.Join(c.Workspace, "ke04-ready"))
+	go func() { done <- attack.Run(ctx, sb, target.Command{Argv: argv, Timeout: 75 * time.Second}) }()
+	there, err := attack.Eventually(ctx, 30*time.Second, func() (bool, error) {
+		size, err := oracle.FileSize(ready)
 		return size > 0, err
 	})
 	if err != nil {
 		return err
 	}
-	if !ready {
-		return fmt.Errorf("the probe did not get ready: %+v", <-done)
+	if !there {
+		return errors.New("the probe did not get ready within 30 s")
 	}
 	seen, err := attack.Foothold(ctx, t, sb, "observe")
 	if err != nil {
 		return err
 	}
+	outside, err := tenantsOnHost(c)
+	if err != nil {
+		return err
+	}
+	if err := os.Remove(ready); err != nil {
+		return err
+	}
 	o := <-done
+	if o.Err != nil || o.Report.Attack == "" {
+		return fmt.Errorf("the probe ended without a report: code %q, exit code %d, timed out %v: %w", o.Code, o.Result.ExitCode, o.Result.TimedOut, o.Err)
+	}
 	after, err := hostFacts(c)
 	if err != nil {
 		return err
@@ -95,10 +113,13 @@ func runKE04(ctx context.Context, t *conformance.T) error {
 	attack.Witness(t, "observe", seen)
 	t.NeedWitness("calls", 50)
 	t.Witness("calls", o.Report.Counts["attempts"])
-	t.NeedWitness("planted-run", int64(len(planted)))
-	t.Witness("planted-run", o.Report.Counts["planted-run"])
 	t.NeedWitness("tenants-observed", 1)
 	t.Witness("tenants-observed", seen.Counts["tenants"])
+	t.Observe("tenants-on-host", len(outside))
+	t.NeedWitness("no-new-privs", 1)
+	if len(outside) == 0 && o.Report.Facts["no-new-privs"] == "1" { // a sentry keeps the flag to itself
+		t.Witness("no-new-privs", 1)
+	}
 	allowed := []string{}
 	for _, name := range slices.Sorted(maps.Keys(o.Report.Errno)) {
 		if o.Report.Errno[name]["ok"] > 0 {
@@ -110,47 +131,89 @@ func runKE04(ctx context.Context, t *conformance.T) error {
 	// Verdict: capabilities and groups, process by process.
 	for _, key := range slices.Sorted(maps.Keys(seen.Facts)) {
 		_, line, _ := strings.Cut(key, ".")
-		value := seen.Facts[key]
-		switch line {
-		case "CapEff", "CapPrm", "CapInh", "CapAmb":
-			if n, err := strconv.ParseUint(value, 16, 64); err != nil || n != 0 {
-				t.Fail("capability-kept", "%s is %s", key, value)
-			}
-		case "CapBnd":
-			if n, err := strconv.ParseUint(value, 16, 64); err != nil || n&^boundingAllowed != 0 {
-				t.Fail("bounding-set-wide", "%s is %s", key, value)
-			}
-		case "Groups":
-			if value != "" {
-				t.Fail("groups-kept", "%s is %q", key, value)
-			}
-		case "Uid", "Gid":
-			if value != "65532 65532 65532 65532" {
-				t.Fail("ids-mixed", "%s is %q", key, value)
-			}
+		judgeCredential(t, "inside "+key, line, seen.Facts[key])
+	}
+	for pid, lines := range outside {
+		for _, line := range slices.Sorted(maps.Keys(lines)) {
+			judgeCredential(t, fmt.Sprintf("host process %d: %s", pid, line), line, lines[line])
+		}
+		if lines["NoNewPrivs"] == "1" {
+			t.Witness("no-new-privs", 1)
 		}
 	}
-	// The one thing that only the process itself can read where the sentry has no such line.
-	if got := o.Report.Facts["no-new-privs"]; got != "1" {
-		t.Fail("no-new-privs-missing", "prctl says %q", got)
-	}
-	// Verdict: what the planted binaries left behind.
-	for _, name := range planted {
-		st, err := os.Lstat(filepath.Join(c.Workspace, name+".effect"))
-		if err != nil {
-			continue // it did not run: the witness says so
-		}
-		if sys, ok := st.Sys().(*syscall.Stat_t); !ok || sys.Uid != tenantUID || sys.Gid != tenantUID {
-			t.Fail("set-id-gained", "the %s binary left a file of %d:%d", name, sys.Uid, sys.Gid)
-		}
-	}
-	// Verdict: the host.
-	for name, value := range before {
-		if !bytes.Equal(value, after[name]) {
-			t.Fail("host-changed", "the host's %s changed: %.300s", name, after[name])
-		}
-	}
+	judgePlanted(t, c.Workspace, planted, o.Report)
+	judgeHost(t, before, after)
 	return nil
+}
+
+// judgeCredential judges one line of /proc/<pid>/status of a tenant process.
+func judgeCredential(t *conformance.T, what, line, value string) {
+	n, err := strconv.ParseUint(value, 16, 64)
+	switch line {
+	case "CapEff", "CapPrm", "CapInh", "CapAmb":
+		if err != nil || n != 0 {
+			t.Fail("capability-kept", "%s is %s", what, value)
+		}
+	case "CapBnd":
+		if err != nil || n&^boundingAllowed != 0 {
+			t.Fail("bounding-set-wide", "%s is %s", what, value)
+		}
+	case "Groups":
+		if value != "" {
+			t.Fail("groups-kept", "%s is %q", what, value)
+		}
+	case "Uid", "Gid":
+		if value != "65532 65532 65532 65532" {
+			t.Fail("ids-mixed", "%s is %q", what, value)
+		}
+	case "NoNewPrivs":
+		if value != "1" {
+			t.Fail("no-new-privs-missing", "%s is %q", what, value)
+		}
+	}
+}
+
+// judgePlanted judges the files that the planted binaries left, by what the host sees of them. A
+// binary that left none did not run: that is a missing witness, and said aloud.
+func judgePlanted(t *conformance.T, workspace string, planted []string, r report.Report) {
+	t.NeedWitness("planted-effects", int64(len(planted)))
+	for _, name := range planted {
+		var st unix.Stat_t
+		if err := unix.Lstat(filepath.Join(workspace, name+".effect"), &st); err != nil {
+			t.Observe("no-effect "+name, fmt.Sprintf("%v; the attack says %q", err, r.Facts["run ./"+name]))
+			continue
+		}
+		t.Witness("planted-effects", 1)
+		t.Observe("effect "+name, fmt.Sprintf("%d:%d", st.Uid, st.Gid))
+		if st.Uid != tenantUID || st.Gid != tenantUID {
+			t.Fail("set-id-gained", "the %s binary left a file of %d:%d", name, st.Uid, st.Gid)
+		}
+	}
+}
+
+// tenantsOnHost are the credentials of the host processes in the sandbox's cgroup that run as the
+// tenant or execute its program. A sentry runs the tenant in processes of its own: then there are none.
+func tenantsOnHost(c target.Container) (map[int]map[string]string, error) {
+	pids, err := oracle.Cgroup{Dirs: c.Cgroups}.Procs()
+	if err != nil {
+		return nil, err
+	}
+	program, err := oracle.FileDigest(filepath.Join(c.Workspace, conformance.TenantProgram))
+	if err != nil {
+		return nil, err
+	}
+	found := map[int]map[string]string{}
+	for _, pid := range pids {
+		lines, err := oracle.Credentials(pid)
+		if err != nil {
+			continue // it ended
+		}
+		digest, err := oracle.ExeDigest(pid)
+		if err == nil && digest == program {
+			found[pid] = lines
+		}
+	}
+	return found, nil
 }
 
 // plant writes copies of the attack program with the mode or attribute of their name.
@@ -191,63 +254,62 @@ func fileCaps() []byte {
 	return append(b, make([]byte, 12)...)
 }
 
-// hostFacts are what no tenant may change: the sandbox's set of namespaces, loaded modules, the
-// host's mounts where the attack mounts and unmounts, its name.
-func hostFacts(c target.Container) (map[string][]byte, error) {
+// facts are what no tenant may change, and what others may.
+type facts struct {
+	initNamespaces    []string // of the host's init
+	sandboxNamespaces []string // of the sandbox's host processes
+	modules           []string
+	mounts            []oracle.Mount // of the host's init
+}
+
+func hostFacts(c target.Container) (f facts, err error) {
 	pids, err := oracle.Cgroup{Dirs: c.Cgroups}.Procs()
 	if err != nil {
-		return nil, err
+		return f, err
 	}
-	f := map[string][]byte{}
-	f["sandbox namespaces"] = []byte(strings.Join(slices.Sorted(maps.Keys(oracle.Namespaces(pids))), " "))
-	if f["modules"], err = moduleNames(); err != nil {
-		return nil, err
+	f.initNamespaces = slices.Sorted(maps.Keys(oracle.Namespaces([]int{1})))
+	f.sandboxNamespaces = slices.Sorted(maps.Keys(oracle.Namespaces(pids)))
+	if len(f.initNamespaces) == 0 || len(f.sandboxNamespaces) == 0 {
+		return f, errors.New("no namespace of the host's init or of the sandbox can be read")
 	}
-	if f["mounts"], err = mountsAt("/", "/tmp", "/proc", c.Workspace); err != nil {
-		return nil, err
+	if f.modules, err = oracle.Modules(); err != nil {
+		return f, err
 	}
-	name, err := os.Hostname()
-	if err != nil {
-		return nil, err
-	}
-	f["name"] = []byte(name)
-	return f, nil
+	f.mounts, err = oracle.Mounts(1)
+	return f, err
 }
 
-// moduleNames reads the names of the loaded modules; their use counts move by themselves. A
-// kernel without modules has no such file.
-func moduleNames() ([]byte, error) {
-	body, err := os.ReadFile("/proc/modules")
-	if os.IsNotExist(err) {
-		return nil, nil
+// judgeHost fails what the attack alone can have done, and records what others may have.
+func judgeHost(t *conformance.T, before, after facts) {
+	if !slices.Equal(before.initNamespaces, after.initNamespaces) {
+		t.Fail("host-changed", "the namespaces of the host's init were %v and are %v", before.initNamespaces, after.initNamespaces)
 	}
-	if err != nil {
-		return nil, err
+	if !slices.Equal(before.sandboxNamespaces, after.sandboxNamespaces) {
+		t.Fail("host-changed", "the namespaces of the sandbox's host processes were %v and are %v", before.sandboxNamespaces, after.sandboxNamespaces)
 	}
-	var names []string
-	for line := range strings.SplitSeq(string(body), "\n") {
-		name, _, _ := strings.Cut(line, " ")
-		names = append(names, name)
+	if slices.Contains(before.modules, ke04Module) != slices.Contains(after.modules, ke04Module) {
+		t.Fail("host-changed", "the module %s came or went", ke04Module)
 	}
-	slices.Sort(names)
-	return []byte(strings.Join(names, " ")), nil
-}
-
-// mountsAt are the lines of proc_pid_mountinfo(5) for exactly these mount points. Others come and
-// go with whatever else the host does.
-func mountsAt(points ...string) ([]byte, error) {
-	body, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return nil, err
-	}
-	var lines []string
-	for line := range strings.SplitSeq(string(body), "\n") {
-		if fields := strings.Fields(line); len(fields) > 4 && slices.Contains(points, fields[4]) {
-			lines = append(lines, line)
+	t.Observe("modules-by-anybody", map[string]int{"before": len(before.modules), "after": len(after.modules)})
+	others := 0
+	for _, m := range after.mounts {
+		if slices.Contains(before.mounts, m) {
+			continue
+		}
+		old := slices.IndexFunc(before.mounts, func(b oracle.Mount) bool { return b.ID == m.ID })
+		switch {
+		case m.Source == ke04Mount, m.Point == "/tmp" && old < 0: // mount-tmpfs, mount-bind
+			t.Fail("host-changed", "there is a new mount %s of %s", m.Point, m.Source)
+		case m.Point == "/" && old >= 0 && before.mounts[old].Options != m.Options: // remount-root
+			t.Fail("host-changed", "the options of / were %s and are %s", before.mounts[old].Options, m.Options)
+		default:
+			others++
 		}
 	}
-	if len(lines) == 0 {
-		return nil, fmt.Errorf("no mount at any of %q", points)
+	for _, m := range before.mounts {
+		if (m.Point == "/proc" || m.Point == "/") && !slices.ContainsFunc(after.mounts, func(a oracle.Mount) bool { return a.ID == m.ID }) { // umount, pivot-root
+			t.Fail("host-changed", "the mount %s is gone", m.Point)
+		}
 	}
-	return []byte(strings.Join(lines, "\n")), nil
+	t.Observe("mounts-by-others", others)
 }

@@ -10,6 +10,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -24,8 +25,8 @@ var LC07 = conformance.Case{
 	ID: "LC-07", Revision: 1, Title: "Forged or foreign labels",
 	Requirement: "After a crash only what is provably owned is removed; names and labels prove nothing, and no path is taken from a label.",
 	Threat:      "The clean-up deletes somebody else's container, or a folder that a label names.",
-	Attack:      "Containers that the suite makes on the engine: with every label of a live sandbox and a name of the worker's form; with another instance's labels; with a path and a huge value as labels; with a name that contains the prefix. One of them runs. The worker is killed and started again.",
-	Witness:     "Look-alikes that stood when the worker was started again (4), and the orphan (1).",
+	Attack:      "Containers that the suite makes on the engine. Under the worker's own label: every label of a live sandbox with a name of the worker's form, and with the sandbox's own name and one letter more; a path and a huge value as sandbox and generation; a name that contains the prefix. Besides: another worker's label, and a name of the worker's form without any label. One of them runs. The worker is killed and started again.",
+	Witness:     "Look-alikes that stood when the worker was started again (6), those that the engine then listed under the worker's label (4), and the orphan (1).",
 	Oracle:      "The engine's own answer for each id afterwards; a hash of the folder that the label names.",
 	Precedent:   "TakoVM#76; traceroot#2124; synthorg#2777; hermes#44142",
 	Tier:        conformance.Smoke, Timeout: 90 * time.Second,
@@ -35,6 +36,13 @@ var LC07 = conformance.Case{
 	Kills:    []conformance.Kill{{Mutant: "m18", Reason: "foreign-removed"}},
 	Run:      runLC07,
 }
+
+// Labels of a worker's containers. The worker lists what carries its own id.
+const (
+	labelWorker     = "hallmark.worker"
+	labelSandbox    = "hallmark.sandbox"
+	labelGeneration = "hallmark.generation"
+)
 
 func runLC07(ctx context.Context, t *conformance.T) error {
 	// Arrange: a sandbox to be orphaned, and the folder that a label will name.
@@ -81,32 +89,29 @@ func runLC07(ctx context.Context, t *conformance.T) error {
 		maps.Copy(labels, changes)
 		return labels
 	}
-	replaced := func(f func(name, value string) string) map[string]string {
-		labels := map[string]string{}
-		for name, value := range owned.Labels {
-			labels[name] = f(name, value)
-		}
-		return labels
+	worker := owned.Labels[labelWorker]
+	if worker == "" || owned.Labels[labelSandbox] == "" || owned.Labels[labelGeneration] == "" {
+		return fmt.Errorf("the sandbox's container lacks a label of ownership: %v", owned.Labels)
 	}
 	prefix, _, _ := strings.Cut(owned.Name, "-")
 	plants := []struct {
 		what    string
 		plant   oracle.Plant
+		listed  bool // under the worker's label: the worker's own listing shows it
 		started bool
 	}{
-		{"every label and a name of the form", oracle.Plant{Name: prefix + "-" + random(16), Labels: with(nil)}, true},
-		{"another instance's labels", oracle.Plant{Name: prefix + "-" + random(16), Labels: replaced(func(_, v string) string { return v[:len(v)/2] + "x" })}, false},
-		{"a path and a huge value as labels", oracle.Plant{Labels: replaced(func(name, v string) string {
-			if strings.Contains(name, "sandbox") {
-				return "../../../../.." + named
-			}
-			return v + strings.Repeat("A", 16<<10)
-		})}, false},
-		{"a name that contains the prefix", oracle.Plant{Name: "other-" + prefix + "-" + random(16), Labels: with(map[string]string{"other": "yes"})}, false},
+		{"every label and a name of the form", oracle.Plant{Name: prefix + "-" + random(16), Labels: with(nil)}, true, true},
+		{"every label and the owned name as prefix", oracle.Plant{Name: owned.Name + "x", Labels: with(nil)}, true, false},
+		{"a path and a huge value as labels", oracle.Plant{Name: prefix + "-" + random(16), Labels: with(map[string]string{
+			labelSandbox: "../../../../.." + named, labelGeneration: strings.Repeat("9", 16<<10),
+		})}, true, false},
+		{"a name that contains the prefix", oracle.Plant{Name: "other-" + prefix + "-" + random(16), Labels: with(map[string]string{"other": "yes"})}, true, false},
+		{"another worker's label", oracle.Plant{Name: prefix + "-" + random(16), Labels: with(map[string]string{labelWorker: otherWorker(worker)})}, false, false},
+		{"a name of the form and no label", oracle.Plant{Name: prefix + "-" + random(16)}, false, false},
 	}
 	ids := make([]string, len(plants))
 	for i, p := range plants {
-		p.plant.Image, p.plant.Binary, p.plant.Argv = t.Image(), program, attack.Command("/plant", "memory-hog", "-bytes", "8388608", "-hold", "60s")
+		p.plant.Image, p.plant.Binary, p.plant.Argv = t.Image(), program, attack.Command("/plant", "memory-hog", "-bytes", "8388608", "-hold", "5m")
 		if ids[i], err = engine.Make(ctx, p.plant); err != nil {
 			return fmt.Errorf("%s: %w", p.what, err)
 		}
@@ -122,21 +127,37 @@ func runLC07(ctx context.Context, t *conformance.T) error {
 	if err := t.Target().Controller.Kill(ctx); err != nil {
 		return err
 	}
+	listed, err := engine.Labelled(ctx, labelWorker, worker)
+	if err != nil {
+		return err
+	}
 	t.NeedWitness("look-alikes", int64(len(plants)))
 	t.NeedWitness("orphans", 1)
-	for i := range plants {
+	reach := int64(0)
+	for i, p := range plants {
+		if p.listed {
+			reach++
+		}
+		if is := slices.Contains(listed, ids[i]); is && p.listed {
+			t.Witness("listed-as-ours", 1)
+		} else if is != p.listed {
+			return fmt.Errorf("the container with %s: listed under the worker's label: %v", p.what, is)
+		}
 		if _, found, err := engine.Inspect(ctx, ids[i]); err != nil {
 			return err
 		} else if found {
 			t.Witness("look-alikes", 1)
 		}
 	}
+	t.NeedWitness("listed-as-ours", reach)
 	if f, found, err := engine.Inspect(ctx, owned.ID); err != nil {
 		return err
 	} else if found && f.Running {
 		t.Witness("orphans", 1)
 	}
-	if err := t.Target().Controller.Start(ctx); err != nil {
+	if err := t.Target().Controller.Start(ctx); err != nil && target.CodeOf(err) == "" {
+		return fmt.Errorf("start the worker again: %w", err)
+	} else if err != nil {
 		t.Fail("restart-failed", "the worker does not come back: %v", err)
 	}
 
@@ -170,6 +191,15 @@ func runLC07(ctx context.Context, t *conformance.T) error {
 		t.Fail("label-path-trusted", "the folder that a label names changed: %v", d)
 	}
 	return nil
+}
+
+// otherWorker is another id of the same form: the last letter or digit differs.
+func otherWorker(id string) string {
+	last := byte('0')
+	if id[len(id)-1] == last {
+		last = '1'
+	}
+	return id[:len(id)-1] + string(last)
 }
 
 // random is n random bytes in hex.

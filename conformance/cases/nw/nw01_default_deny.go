@@ -6,7 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"os"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -25,12 +25,12 @@ var external = []string{
 
 // NW01 tries to send anything to anybody.
 var NW01 = conformance.Case{
-	ID: "NW-01", Revision: 1, Title: "Default-deny egress",
+	ID: "NW-01", Revision: 2, Title: "Default-deny egress",
 	Requirement: "Nothing that a tenant sends leaves the sandbox.",
 	Threat:      "Data leaves, or the sandbox attacks the network it sits in.",
 	Attack:      "TCP, UDP, QUIC-shaped UDP, ICMP, raw and packet sockets to every address of the engine's network namespace, to a sink that stands for the outside, and to addresses that nobody has.",
-	Witness:     "Attempts that were made (all).",
-	Oracle:      "Listeners and a capture of every interface in the engine's network namespace; the interfaces in the sandbox process's namespace, read from the host. Arming: a container on the lab's network is seen by each.",
+	Witness:     "TCP, UDP and QUIC-shaped attempts that were sent, or that the sandbox's own network refused (all, but for an address family that the sandbox lacks). ICMP, raw and packet sockets may be refused before that: recorded.",
+	Oracle:      "Listeners and a capture of every interface in the engine's network namespace, by token and by destination; the interfaces that are up in the sandbox process's namespace, read from the host. Arming: a container on the lab's network is seen by each.",
 	Precedent:   "agent-sandbox#263, #287",
 	Tier:        conformance.Smoke, Control: true, PerImage: true, Timeout: 45 * time.Second,
 	Features: []conformance.Feature{conformance.FeatureExec, conformance.FeatureFiles, conformance.FeatureNoNetwork},
@@ -58,6 +58,11 @@ func runNW01(ctx context.Context, t *conformance.T) error {
 	}
 	defer trap.Close()
 	targets := append(trap.Targets(), external...)
+	outside, err := destinations(external)
+	if err != nil {
+		return err
+	}
+	trap.Watch(outside...)
 
 	// Attack.
 	o, err := attack.Must(ctx, sb, target.Command{
@@ -69,48 +74,65 @@ func runNW01(ctx context.Context, t *conformance.T) error {
 	}
 	// A packet that is under way needs no time worth naming inside one machine; the capture's
 	// queue is read within its own period of 100 ms.
-	if _, err := attack.Eventually(ctx, 300*time.Millisecond, func() (bool, error) { return len(trap.Seen()) > 0, nil }); err != nil {
+	if _, err := attack.Eventually(ctx, 300*time.Millisecond, func() (bool, error) { return trap.Counts()["attack"] > 0, nil }); err != nil {
+		return err
+	}
+	interfaces, err := oracle.Interfaces(fmt.Sprintf("/proc/%d/ns/net", c.Pid))
+	if err != nil {
 		return err
 	}
 
 	// Witness.
 	attack.Witness(t, "network", o.Report)
-	t.NeedWitness("attempts", int64(len(targets)))
-	t.Witness("attempts", o.Report.Counts["attempts"])
-	interfaces, err := interfacesOf(c.Pid)
-	if err != nil {
-		return err
+	for _, scheme := range []string{"tcp", "udp", "quic"} {
+		need := -o.Report.Counts["no-family "+scheme]
+		for _, where := range targets {
+			if strings.HasPrefix(where, scheme+"://") {
+				need++
+			}
+		}
+		t.NeedWitness("attempts "+scheme, max(need, 1))
+		t.Witness("attempts "+scheme, o.Report.Counts["attempts "+scheme])
 	}
-	t.Observe("trap", trap.Counts())
+	counts := trap.Counts()
+	t.Observe("outcomes", o.Report.Errno)
+	t.Observe("trap", counts)
 	t.Observe("targets", targets)
 	t.Observe("interfaces", interfaces)
 	if raw, err := json.Marshal(trap.Events()); err == nil {
 		t.Artifact("trap.json", raw)
 	}
 
-	// Verdict.
-	if seen := trap.Seen(); len(seen) > 0 {
-		t.Fail("packet-seen", "%d packets or connections arrived, the first by %s from %s", len(seen), seen[0].From, seen[0].Peer)
+	// Verdict: the count, which nothing bounds; the kept events only say who.
+	if n := counts["attack"]; n > 0 {
+		seen := trap.Seen()
+		t.Fail("packet-seen", "%d packets or connections arrived, the first by %s from %s", n, seen[0].From, seen[0].Peer)
 	}
-	for _, name := range interfaces {
-		if name != "lo" {
-			t.Fail("interface-present", "the sandbox process's namespace has the interface %s", name)
+	for _, i := range interfaces {
+		if i.Up && !i.Loopback {
+			t.Fail("interface-present", "the sandbox process's namespace has the interface %s, and it is up", i.Name)
 		}
 	}
 	return nil
 }
 
-// interfacesOf reads the interface names in a host process's network namespace.
-func interfacesOf(pid int) ([]string, error) {
-	body, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/dev", pid))
-	if err != nil {
-		return nil, err
-	}
-	names := []string{}
-	for line := range strings.SplitSeq(string(body), "\n") {
-		if name, _, ok := strings.Cut(line, ":"); ok {
-			names = append(names, strings.TrimSpace(name))
+// destinations are the addresses in targets, each once.
+func destinations(targets []string) ([]netip.Addr, error) {
+	var list []netip.Addr
+	for _, target := range targets {
+		_, where, _ := strings.Cut(target, "://")
+		if where == "" {
+			continue // a frame has no address: its ethertype is known
 		}
+		addr, err := netip.ParseAddr(where)
+		if err != nil {
+			port, perr := netip.ParseAddrPort(where)
+			if perr != nil {
+				return nil, fmt.Errorf("destination %q: %w", target, perr)
+			}
+			addr = port.Addr()
+		}
+		list = append(list, addr)
 	}
-	return names, nil
+	return list, nil
 }

@@ -19,7 +19,7 @@ const (
 	ou01Budget  = 1 << 20
 	ou01Worker  = 24 * ou01Budget
 	ou01Sandbox = 64 << 20
-	ou01Flood   = 64 << 20 // bytes that must have been written for the flood to be one
+	ou01Flood   = 64 << 20 // bytes that must have come through for the flood to be one
 )
 
 // OU01 floods stdout.
@@ -28,7 +28,7 @@ var OU01 = conformance.Case{
 	Requirement: "Output beyond the budget is drained with constant memory, and the reply says that it was cut and by how much.",
 	Threat:      "A tenant exhausts the worker's memory, or hides output behind a silent cut.",
 	Attack:      "Blocks of 64 KiB on stdout for 3 s, at most 10 GiB, against a budget of 1 MiB.",
-	Witness:     "MiB that the tenant says it wrote (at least 64), confirmed by the count of dropped bytes.",
+	Witness:     "MiB that reached the collector, returned or dropped, as the reply counts them (at least 64); what the tenant says it wrote is recorded beside them.",
 	Oracle:      "VmHWM of the worker and the memory peak of the sandbox's cgroup, on the host; sizes in the reply.",
 	Precedent:   "inspect_ai#3534; agent-governance-toolkit#2303; sandcastle#698",
 	Tier:        conformance.Full, Control: true, Timeout: 60 * time.Second,
@@ -71,6 +71,9 @@ func runOU01(ctx context.Context, t *conformance.T) error {
 	stop := group.Watch(ctx, 20*time.Millisecond)
 	progress := attack.Progress(ctx, c.Workspace, "flood.progress")
 	o := attack.Run(ctx, sb, target.Command{Argv: attack.Command(program, "flood", "-time", "3s"), MaxOutput: ou01Budget, Timeout: 20 * time.Second})
+	if err := o.Trouble(); err != nil {
+		return err
+	}
 	flood := progress()
 	peaks := stop()
 	_, workerPeak, err := oracle.ResidentMemory(worker)
@@ -80,9 +83,9 @@ func runOU01(ctx context.Context, t *conformance.T) error {
 
 	// Witness.
 	attack.Witness(t, "flood", flood)
-	t.NeedWitness("mib-written", ou01Flood>>20)
-	t.Witness("mib-written", flood.Counts["bytes"]>>20)
 	captured := int64(len(o.Result.Stdout) + len(o.Result.Stderr))
+	t.NeedWitness("mib-through", ou01Flood>>20)
+	t.Witness("mib-through", (captured+o.Result.DroppedBytes)>>20)
 	t.Observe("memory", map[string]int64{"workerBefore": workerBefore, "workerPeak": workerPeak, "sandboxBefore": groupBefore, "sandboxPeak": peaks.Memory})
 	t.Observe("reply", map[string]any{"code": o.Code, "captured": captured, "dropped": o.Result.DroppedBytes, "truncatedStdout": o.Result.TruncatedStdout,
 		"written": flood.Counts["bytes"], "wallMs": o.Wall.Milliseconds(), "timedOut": o.Result.TimedOut})
@@ -94,13 +97,8 @@ func runOU01(ctx context.Context, t *conformance.T) error {
 	if grown := peaks.Memory - groupBefore; grown > ou01Sandbox {
 		t.Fail("sandbox-memory", "the sandbox grew by %d bytes, bound %d", grown, int64(ou01Sandbox))
 	}
-	if !o.Typed() {
-		t.Fail("exec-untyped", "%v", o.Err)
-	}
 	if o.Err != nil {
-		if o.Typed() {
-			t.Fail("flood-ended-the-exec", "the flood ended in %s", o.Code)
-		}
+		t.Fail("flood-ended-the-exec", "the flood ended in %s", o.Code)
 		return nil
 	}
 	if captured > ou01Budget {

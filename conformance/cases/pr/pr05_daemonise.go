@@ -4,8 +4,10 @@ package pr
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/hallmark-sandbox/hallmark/conformance"
@@ -18,6 +20,7 @@ import (
 const (
 	pr05Budget = 2 * time.Second
 	pr05Quiet  = 10 * oracle.BeatPeriod
+	pr05Beats  = 2 // that the host must have seen before the reply
 )
 
 // PR05 leaves daemons behind that gave up everything that ties them to the invocation.
@@ -48,9 +51,11 @@ func runPR05(ctx context.Context, t *conformance.T) error {
 	names := []string{"beat", "beat1"}
 
 	// Attack: the host watches the daemons live before the leader is answered for.
-	growing := make(chan error, len(names))
-	for _, name := range names {
-		go func() { growing <- oracle.WaitBeating(ctx, filepath.Join(c.Workspace, name), 2, 20*time.Second) }()
+	beats := make([]func() int64, len(names))
+	for i, name := range names {
+		if beats[i], err = oracle.WatchBeats(ctx, filepath.Join(c.Workspace, name)); err != nil {
+			return err
+		}
 	}
 	o, err := attack.Must(ctx, sb, target.Command{Argv: attack.Command(program, "daemonise", "-file", "beat", "-n", fmt.Sprint(len(names)), "-life", "60s"), Timeout: 20 * time.Second})
 	if err != nil {
@@ -59,19 +64,31 @@ func runPR05(ctx context.Context, t *conformance.T) error {
 
 	// Witness.
 	t.NeedWitness("daemons-beating", int64(len(names)))
-	for range names {
-		if err := <-growing; err == nil {
+	for _, stop := range beats {
+		if stop() >= pr05Beats {
 			t.Witness("daemons-beating", 1)
 		}
 	}
 
-	// Verdict.
-	for _, name := range names {
-		s, err := oracle.WatchStill(ctx, filepath.Join(c.Workspace, name), pr05Quiet, pr05Budget+pr05Quiet)
-		if err != nil {
-			return err
-		}
+	// Verdict on each daemon, from the reply on and all at the same time.
+	ends := make([]oracle.Stillness, len(names))
+	errs := make([]error, len(names))
+	var wg sync.WaitGroup
+	for i, name := range names {
+		wg.Go(func() {
+			ends[i], errs[i] = oracle.WatchStill(ctx, filepath.Join(c.Workspace, name), pr05Quiet, pr05Budget+pr05Quiet)
+		})
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	for i, name := range names {
+		s := ends[i]
 		t.Observe("heartbeat "+name, map[string]int64{"beatsAfterReply": s.Beats, "lastBeatMs": s.After.Milliseconds()})
+		if s.Gone {
+			return fmt.Errorf("heartbeat file %s is missing", name)
+		}
 		if !s.Still || s.After > pr05Budget {
 			t.Fail("survivor-heartbeat", "%s still beat %s after the reply", name, s.After.Round(time.Millisecond))
 		}
@@ -80,7 +97,9 @@ func runPR05(ctx context.Context, t *conformance.T) error {
 	if o.Result.DescendantsKilled < int64(len(names)) {
 		t.Fail("descendants-not-flagged", "the reply says that %d descendants were killed", o.Result.DescendantsKilled)
 	}
-	if next, err := attack.Must(ctx, sb, target.Command{Argv: attack.Command(program, "noop")}); err != nil {
+	if next, err := attack.Must(ctx, sb, target.Command{Argv: attack.Command(program, "noop")}); next.Trouble() != nil {
+		return err
+	} else if err != nil {
 		t.Fail("sandbox-unusable", "the next command: %v", err)
 	} else if next.Result.DescendantsKilled != 0 {
 		t.Fail("survivor-attributed", "the next command is said to have left %d descendants", next.Result.DescendantsKilled)

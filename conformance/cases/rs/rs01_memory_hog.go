@@ -4,7 +4,10 @@ package rs
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"os"
+	"runtime"
 	"strconv"
 	"time"
 
@@ -14,26 +17,32 @@ import (
 	"github.com/hallmark-sandbox/hallmark/conformance/target"
 )
 
-// The numbers of RS-01. The hog stops by itself at three times the limit. The kernel may charge a
-// few pages past the limit rather than fail where it cannot wait (mm/memcontrol.c, "force"): 1 MiB
-// of slack. codeOOM is the wire's name for a sandbox that ended at its memory limit.
+// The numbers of RS-01. The hog stops by itself at three times the limit. codeOOM is the wire's
+// name for a sandbox that ended at its memory limit.
 const (
 	rs01Memory = 160 << 20
-	rs01Slack  = 1 << 20
 	rs01Hog    = 3 * rs01Memory
 	rs01Floor  = 2 * time.Second // of the probes' bounds
 	rs01Gone   = 15 * time.Second
 	codeOOM    = "REMOTE_WORKER_SANDBOX_OOM"
 )
 
+// rs01Tolerance is how far a peak may lie above the limit. The kernel charges each CPU in batches
+// of 64 pages (MEMCG_CHARGE_BATCH), and charges past the limit where an allocation may not fail
+// or wait (try_charge, "force"): a batch for each CPU, and 1 MiB for what is forced while many
+// tasks die at once. Some pages more are no hole; a limit that is not kept gives the hog 320 MiB.
+func rs01Tolerance() int64 {
+	return int64(64*os.Getpagesize()*runtime.NumCPU()) + 1<<20
+}
+
 // RS01 takes more memory than the sandbox has.
 var RS01 = conformance.Case{
-	ID: "RS-01", Revision: 1, Title: "Memory hog",
+	ID: "RS-01", Revision: 2, Title: "Memory hog",
 	Requirement: "Memory beyond the limit ends this sandbox, or the processes in it, with a typed outcome; host and neighbours do not notice; nothing is left.",
 	Threat:      "One tenant makes the host's kernel kill somebody else.",
 	Attack:      "One process maps and touches three times the limit of 160 MiB; in a second sandbox twelve processes share it.",
-	Witness:     "Times that the kernel refused memory at the limit, counted by the memory controller (at least 1 for each).",
-	Oracle:      "Limit and peak of the memory controller on the host; the runtime's code; a neighbour's exec and the host's fsync and fork; the engine's list and the cgroup afterwards.",
+	Witness:     "Times that the kernel refused memory at the limit while the attack ran, counted by the memory controller (at least 1 for each).",
+	Oracle:      "Limit and the kernel's peaks of memory, and of memory with swap, on the host; tasks that the kernel killed; the runtime's code; a neighbour's exec and the host's fsync and fork; the engine's list and the cgroup afterwards.",
 	Precedent:   "gvisor#2520, #2535, #10477, #10371",
 	Tier:        conformance.Smoke, Control: true, PerImage: true, Timeout: 75 * time.Second,
 	Features: []conformance.Feature{conformance.FeatureExec, conformance.FeatureFiles},
@@ -63,7 +72,12 @@ func runRS01(ctx context.Context, t *conformance.T) error {
 		return err
 	}
 	defer engine.Close()
+	quietHost, err := quietly(ctx, host)
+	if err != nil {
+		return err
+	}
 	attack.ObserveLatencies(t, "neighbour-quiet", quiet)
+	attack.ObserveLatencies(t, "host-quiet", quietHost)
 
 	for _, procs := range []int64{1, 12} {
 		name := strconv.FormatInt(procs, 10) + "-process"
@@ -88,21 +102,31 @@ func runRS01(ctx context.Context, t *conformance.T) error {
 		hog := progress()
 		peaks, near, home := stopGroup(), stopNeighbour(), stopHost()
 
-		// Witness.
+		// Witness: what the kernel counted since the watch began.
 		attack.Witness(t, name, hog)
 		t.NeedWitness("limit-hit "+name, 1)
 		t.Witness("limit-hit "+name, peaks.MemoryRefused+peaks.MemoryKills)
-		t.Observe("memory "+name, map[string]int64{"limit": limit, "peak": peaks.Memory, "refused": peaks.MemoryRefused, "kills": peaks.MemoryKills, "touched": hog.Counts["touched"], "samples": peaks.Samples})
-		t.Observe("end "+name, map[string]any{"code": o.Code, "signal": o.Result.Signal, "exitCode": o.Result.ExitCode, "wallMs": o.Wall.Milliseconds()})
+		peak := peaks.MemoryPeak // without charges on trial, which a sample may catch
+		if peak == 0 {
+			peak = peaks.Memory
+		}
+		held := max(peak, peaks.MemoryAndSwap)
+		t.Observe("memory "+name, map[string]int64{"limit": limit, "peak": peak, "peakWithSwap": peaks.MemoryAndSwap, "refused": peaks.MemoryRefused, "kills": peaks.MemoryKills,
+			"touched": hog.Counts["touched"], "noMemoryInside": hog.Counts["no-memory"], "killedInside": hog.Counts["killed"], "samples": peaks.Samples})
+		t.Observe("end "+name, map[string]any{"code": o.Code, "signal": o.Result.Signal, "exitCode": o.Result.ExitCode, "timedOut": o.Result.TimedOut, "wallMs": o.Wall.Milliseconds()})
 		attack.ObserveLatencies(t, "neighbour "+name, near)
 		attack.ObserveLatencies(t, "host "+name, home)
+		if err := o.Trouble(); err != nil {
+			return err
+		}
 
-		// Verdict.
+		// Verdict: what was taken, never the limit that is written down.
+		tolerance := rs01Tolerance()
 		switch {
-		case limit > rs01Memory:
-			t.Fail("memory-unbounded", "the limit is %d, asked for %d; the peak was %d", limit, int64(rs01Memory), peaks.Memory)
-		case peaks.Memory > limit+rs01Slack:
-			t.Fail("memory-above-limit", "the peak is %d with a limit of %d", peaks.Memory, limit)
+		case held > rs01Memory+tolerance && limit > rs01Memory:
+			t.Fail("memory-unbounded", "%d bytes were taken where %d were asked for; the limit is %d", held, int64(rs01Memory), limit)
+		case held > limit+tolerance:
+			t.Fail("memory-above-limit", "%d bytes were taken with a limit of %d, tolerance %d", held, limit, tolerance)
 		}
 		if near.Errors > 0 {
 			t.Fail("neighbour-error", "%d of %d probes of the neighbour failed: %s", near.Errors, near.N, near.FirstError)
@@ -110,14 +134,12 @@ func runRS01(ctx context.Context, t *conformance.T) error {
 		if bound := attack.Bound(quiet, rs01Floor); near.P99 > bound {
 			t.Fail("neighbour-slow", "the neighbour's p99 is %s, bound %s", near.P99, bound)
 		}
-		if home.Errors > 0 || home.P99 > rs01Floor {
-			t.Fail("host-slow", "the host's p99 is %s, bound %s, %d errors", home.P99, rs01Floor, home.Errors)
+		if bound := attack.Bound(quietHost, rs01Floor); home.Errors > 0 || home.P99 > bound {
+			t.Fail("host-slow", "the host's p99 is %s, bound %s, %d errors", home.P99, bound, home.Errors)
 		}
 		switch {
 		case o.Err != nil && o.Code != codeOOM:
 			t.Fail("end-not-named", "the exec ended in %q (%v) instead of %s", o.Code, o.Err, codeOOM)
-		case o.Err == nil && peaks.MemoryKills == 0 && o.Result.ExitCode == 0 && o.Report.Counts["killed"] == 0:
-			t.Fail("hog-unharmed", "the attack ended well after %d bytes", hog.Counts["touched"])
 		case o.Code == codeOOM:
 			clean, err := attack.Eventually(ctx, rs01Gone, func() (bool, error) {
 				_, found, err := engine.Inspect(ctx, c.ID)
@@ -129,14 +151,43 @@ func runRS01(ctx context.Context, t *conformance.T) error {
 			if !clean {
 				t.Fail("leftover", "the container or its cgroup is still there after %s", rs01Gone)
 			}
-		default: // the kernel chose processes inside: the sandbox must go on
-			if _, err := attack.Must(ctx, sb, target.Command{Argv: attack.Command(program, "noop")}); err != nil {
-				t.Fail("sandbox-unusable", "the next command: %v", err)
-			}
+			continue
+		case o.Result.TimedOut && peaks.MemoryRefused+peaks.MemoryKills > 0:
+			t.Fail("limit-hung", "at the limit nothing ended: the exec ran into its time-out")
+		case o.Result.ExitCode == 0 && peaks.MemoryKills == 0 && hog.Counts["no-memory"] == 0:
+			// Nobody was killed and nobody was refused: the memory is charged to somebody else.
+			t.Fail("hog-unharmed", "the attack ended well and the kernel killed nobody; it says that it touched %d bytes", hog.Counts["touched"])
+		}
+		// The kernel chose processes inside, or refused them: the sandbox must go on.
+		next := attack.Run(ctx, sb, target.Command{Argv: attack.Command(program, "noop")})
+		if err := next.Trouble(); err != nil {
+			return err
+		}
+		if next.Err != nil || next.Result.ExitCode != 0 || next.Result.TimedOut {
+			t.Fail("sandbox-unusable", "the next command: code %q, exit code %d, timed out %v", next.Code, next.Result.ExitCode, next.Result.TimedOut)
 		}
 	}
 	if err := neighbour(ctx); err != nil {
+		if errors.Unwrap(err) != nil && target.CodeOf(err) == "" {
+			return err // no answer of the runtime's
+		}
 		t.Fail("neighbour-ended", "the neighbour afterwards: %v", err)
 	}
 	return nil
+}
+
+// quietly measures a probe while nothing is attacked.
+func quietly(ctx context.Context, op func(context.Context) error) (oracle.Latencies, error) {
+	stop := oracle.Probe(ctx, 10*time.Millisecond, 5*time.Second, op)
+	timer := time.NewTimer(400 * time.Millisecond)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+	quiet := stop()
+	if quiet.Errors > 0 || quiet.N == 0 {
+		return quiet, fmt.Errorf("host probe: %d of %d quiet operations failed: %s", quiet.Errors, quiet.N, quiet.FirstError)
+	}
+	return quiet, nil
 }

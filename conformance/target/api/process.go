@@ -95,5 +95,8 @@ func startTicks(pid int) (string, error) {
 	if len(fields) < 20 {
 		return "", fmt.Errorf("stat of %d is short", pid)
 	}
+	if fields[0] == "Z" || fields[0] == "X" {
+		return "", fmt.Errorf("process %d has ended", pid) // its parent has not asked for it yet
+	}
 	return fields[19], nil
 }

@@ -32,6 +32,15 @@ type Outcome struct {
 // Typed says whether the invocation came to an end that the runtime names: a result or a code.
 func (o Outcome) Typed() bool { return o.Err == nil || o.Code != "" }
 
+// Trouble is the exec's error when it carries no code of the runtime: the connection, the host or the
+// suite is at fault then, and nothing can be judged.
+func (o Outcome) Trouble() error {
+	if o.Typed() {
+		return nil
+	}
+	return o.Err
+}
+
 // Command is the argv of one attack.
 func Command(program string, args ...string) []string {
 	return append([]string{program, allow}, args...)
