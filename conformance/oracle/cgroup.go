@@ -113,12 +113,21 @@ func (c Cgroup) MemoryAndSwap() (int64, error) {
 	return memory + swap, err
 }
 
-// MemoryRefused is how often the limit was hit: failcnt on v1, the event "max" on v2.
+// MemoryRefused is how often the limit was hit: the event "max" on v2. On v1 it is failcnt, of memory
+// and of memory with swap: where both limits are equal, the kernel asks for the second first.
 func (c Cgroup) MemoryRefused() (int64, error) {
-	if _, ok := c.Dirs["memory"]; ok {
-		return c.number("memory", "memory.failcnt", "")
+	if _, ok := c.Dirs["memory"]; !ok {
+		return c.member("memory", "", "memory.events", "max")
 	}
-	return c.member("memory", "", "memory.events", "max")
+	n, err := c.number("memory", "memory.failcnt", "")
+	if err != nil {
+		return 0, err
+	}
+	swap, err := c.number("memory", "memory.memsw.failcnt", "")
+	if errors.Is(err, fs.ErrNotExist) {
+		return n, nil // no swap accounting
+	}
+	return n + swap, err
 }
 
 // OOMKills is how many tasks the kernel killed because of the limit.

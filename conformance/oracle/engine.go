@@ -61,6 +61,25 @@ func (e *Engine) Inspect(ctx context.Context, id string) (f Facts, found bool, e
 	}, true, nil
 }
 
+// Runtimes are the runtimes that the engine has registered.
+type Runtimes struct {
+	Default string
+	Paths   map[string]string // name to program; "" when it is registered by type
+}
+
+// Runtimes asks the engine for its runtimes.
+func (e *Engine) Runtimes(ctx context.Context) (Runtimes, error) {
+	info, err := e.c.Info(ctx)
+	if err != nil {
+		return Runtimes{}, fmt.Errorf("ask engine for runtimes: %w", err)
+	}
+	r := Runtimes{Default: info.DefaultRuntime, Paths: map[string]string{}}
+	for name, rt := range info.Runtimes {
+		r.Paths[name] = rt.Path
+	}
+	return r, nil
+}
+
 // Containers lists the ids of all containers, stopped ones too.
 func (e *Engine) Containers(ctx context.Context) ([]string, error) {
 	list, err := e.c.ContainerList(ctx, container.ListOptions{All: true})

@@ -118,6 +118,7 @@ func TestTrapCapturesFrames(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer trap.Close()
+	trap.Watch(netip.MustParseAddr("192.0.2.201"))
 	var tap *os.File
 	err = inNamespace(path, func() error {
 		fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
@@ -142,20 +143,59 @@ func TestTrapCapturesFrames(t *testing.T) {
 		a := netip.MustParseAddr(dst).As4()
 		return append(append(f, a[:]...), payload...)
 	}
-	for _, f := range [][]byte{frame(SinkAddress, "padding padding padding"), frame(OutsideAddress, "padding padding padding"), frame("192.0.2.200", "with token-of-this-test"), frame("192.0.2.200", "somebody else's traffic")} {
+	for _, f := range [][]byte{frame(SinkAddress, "padding padding padding"), frame(OutsideAddress, "padding padding padding"), frame("192.0.2.200", "with token-of-this-test"), frame("192.0.2.200", "somebody else's traffic"), frame("192.0.2.201", "a handshake has no token")} {
 		if _, err := tap.Write(f); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for end := time.Now().Add(3 * time.Second); time.Now().Before(end) && trap.Counts()["capture"] < 4; {
+	for end := time.Now().Add(3 * time.Second); time.Now().Before(end) && trap.Counts()["capture"] < 5; {
 		time.Sleep(5 * time.Millisecond)
 	}
 	var seen []string
 	for _, e := range trap.Seen() {
 		seen = append(seen, e.Peer)
 	}
-	if len(seen) != 3 || !strings.Contains(strings.Join(seen, "|"), "> "+SinkAddress+" ") {
+	if len(seen) != 4 || trap.Counts()["attack"] != 4 || !strings.Contains(strings.Join(seen, "|"), "> "+SinkAddress+" ") {
 		t.Errorf("seen are %q", seen)
+	}
+}
+
+func TestTrapCountsBeyondWhatItKeeps(t *testing.T) {
+	trap := &Trap{token: []byte("token"), total: map[string]int64{}, watch: map[netip.Addr]bool{}}
+	for range maxEvents {
+		trap.add(TrapEvent{From: "capture", Peer: "noise"}, []byte("noise"))
+	}
+	for range maxEvents + 1 {
+		trap.add(TrapEvent{From: "capture", Peer: "leak"}, []byte("the token"))
+	}
+	if n := trap.Counts()["attack"]; n != maxEvents+1 {
+		t.Errorf("%d of %d leaks are counted", n, maxEvents+1)
+	}
+	if seen := trap.Seen(); len(seen) != maxEvents || seen[0].Peer != "leak" {
+		t.Errorf("%d leaks are kept behind the noise", len(seen))
+	}
+}
+
+func TestInterfacesTellUpFromDown(t *testing.T) {
+	path := namespace(t)
+	list, err := Interfaces(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	up := 0
+	for _, i := range list {
+		if i.Up {
+			up++
+		}
+		if i.Loopback != (i.Name == "lo") {
+			t.Errorf("%+v", i)
+		}
+	}
+	if up != 1 {
+		t.Errorf("only lo is up, and %d of %+v are seen so", up, list)
+	}
+	if _, err := Interfaces("/nonexistent/hallmark"); err == nil {
+		t.Error("a namespace that does not exist has interfaces")
 	}
 }
 

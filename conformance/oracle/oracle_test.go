@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -75,6 +76,13 @@ func TestHeartbeatTellsLifeFromDeath(t *testing.T) {
 	if err := WaitBeating(ctx, path, 1, 100*time.Millisecond); err == nil {
 		t.Error("a file that does not exist is called beating")
 	}
+	if s, err := WatchStill(ctx, path, BeatPeriod, 4*BeatPeriod); err != nil || s.Still || !s.Gone {
+		t.Errorf("a file that does not exist is seen as %+v, %v", s, err)
+	}
+	beats, err := WatchBeats(ctx, path)
+	if err != nil {
+		t.Fatal(err)
+	}
 	cmd := exec.Command("/bin/sh", "-c", "while :; do printf . >>\"$0\"; sleep 0.05; done", path)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -82,6 +90,9 @@ func TestHeartbeatTellsLifeFromDeath(t *testing.T) {
 	defer cmd.Process.Kill()
 	if err := WaitBeating(ctx, path, 3, 5*time.Second); err != nil {
 		t.Error(err)
+	}
+	if n := beats(); n < 2 || beats() != n {
+		t.Errorf("%d beats were counted, then %d", n, beats())
 	}
 	s, err := WatchStill(ctx, path, 10*BeatPeriod, 20*BeatPeriod)
 	if err != nil || s.Still || s.Beats == 0 {
@@ -208,6 +219,69 @@ func TestCgroupWatchKeepsPeaksOfAGroupThatEnds(t *testing.T) {
 	time.Sleep(10 * time.Millisecond)
 	if p := stop(); p.PIDs != 90 || !p.Gone || p.Samples < 3 {
 		t.Errorf("peaks are %+v", p)
+	}
+}
+
+func TestCgroupWatchCountsFromItsBeginning(t *testing.T) {
+	dir := fakeCgroup(t, map[string]string{"memory.usage_in_bytes": "900\n", "memory.max_usage_in_bytes": "800\n", "memory.memsw.max_usage_in_bytes": "950\n",
+		"memory.failcnt": "30\n", "memory.memsw.failcnt": "10\n", "memory.oom_control": "oom_kill 4\n", "pids.current": "1\n", "pids.events": "max 7\n"})
+	c := Cgroup{map[string]string{"pids": dir, "memory": dir}}
+	stop := c.Watch(t.Context(), time.Hour)
+	for name, body := range map[string]string{"memory.memsw.failcnt": "13\n", "memory.oom_control": "oom_kill 5\n"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(body), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := stop()
+	if p.MemoryRefused != 3 || p.MemoryKills != 1 || p.PIDsRefused != 0 {
+		t.Errorf("what was counted before the watch counts: %+v", p)
+	}
+	if p.Memory != 900 || p.MemoryPeak != 800 || p.MemoryAndSwap != 950 {
+		t.Errorf("peaks are %+v", p)
+	}
+}
+
+func TestCredentialsAndMounts(t *testing.T) {
+	cmd := exec.Command("/bin/sleep", "60")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65532, Gid: 65532, Groups: []uint32{7}}}
+	if err := cmd.Start(); err != nil {
+		t.Fatalf("start (this test needs root): %v", err)
+	}
+	defer cmd.Wait()
+	defer cmd.Process.Kill()
+	lines, err := Credentials(cmd.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{"Uid": "65532 65532 65532 65532", "Groups": "7", "CapEff": "0000000000000000", "NoNewPrivs": "0"} {
+		if lines[name] != want {
+			t.Errorf("%s is %q, want %q", name, lines[name], want)
+		}
+	}
+	if _, err := Credentials(-1); err == nil {
+		t.Error("a process that does not exist has credentials")
+	}
+	dir := t.TempDir()
+	if err := syscall.Mount("a-source", dir, "tmpfs", syscall.MS_NOEXEC, ""); err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Unmount(dir, 0)
+	mounts, err := Mounts(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(mounts, func(m Mount) bool { return m.Point == dir })
+	if i < 0 || mounts[i].Source != "a-source" || mounts[i].Type != "tmpfs" || mounts[i].Root != "/" || !strings.Contains(mounts[i].Options, "noexec") {
+		t.Errorf("the mount is seen as %d of %+v", i, mounts)
+	}
+}
+
+func TestBackingIsTheFileBehindALoopDevice(t *testing.T) {
+	if _, _, found, err := Backing(t.TempDir()); err != nil || found {
+		t.Errorf("a plain folder has a backing file: %v, %v", found, err)
+	}
+	if _, _, _, err := Backing("/nonexistent/hallmark"); err == nil {
+		t.Error("a path that does not exist has a backing file")
 	}
 }
 

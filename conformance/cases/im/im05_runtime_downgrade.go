@@ -5,7 +5,9 @@ package im
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,11 +20,11 @@ import (
 // IM05 looks at what really runs below a sandbox.
 var IM05 = conformance.Case{
 	ID: "IM-05", Revision: 1, Title: "Silent runtime downgrade",
-	Requirement: "Every create names the runtime, and the process on the host is the pinned sandbox binary, by digest.",
+	Requirement: "Every create names the runtime, the engine uses that one, and the process on the host is the pinned sandbox binary, by digest.",
 	Threat:      "The engine's default runtime takes over and the sandbox is an ordinary container.",
 	Attack:      "Two sandboxes are made on an engine whose default runtime is another one.",
-	Witness:     "Container creates on the tape (at least 2) and host processes whose executable was hashed (2).",
-	Oracle:      "HostConfig.Runtime in the recorded requests and in the engine's answer; sha256 of /proc/<State.Pid>/exe on the host.",
+	Witness:     "Sandboxes made while the engine said that its default is another runtime than theirs (2), container creates on the tape (at least 2), host processes whose executable was hashed (2).",
+	Oracle:      "HostConfig.Runtime in the recorded requests, compared with the engine's answer for each container and with the runtime that the engine has registered for the pinned binary; sha256 of /proc/<State.Pid>/exe on the host.",
 	Precedent:   "TakoVM#57; mirendev#973",
 	Tier:        conformance.Full, Control: true, PerImage: true, Timeout: 45 * time.Second,
 	Features: []conformance.Feature{conformance.FeatureExec},
@@ -43,10 +45,30 @@ func runIM05(ctx context.Context, t *conformance.T) error {
 		return err
 	}
 
+	socket, err := t.Target().Observer.EngineSocket()
+	if err != nil {
+		return err
+	}
+	engine, err := oracle.OpenEngine(socket)
+	if err != nil {
+		return err
+	}
+	t.Cleanup(func(context.Context) error { return engine.Close() })
+	registered, err := engine.Runtimes(ctx)
+	if err != nil {
+		return err
+	}
+	expected, err := registeredFor(registered, pinned)
+	if err != nil {
+		return err
+	}
+
 	// Attack.
 	t.NeedWitness("creates-recorded", 2)
 	t.NeedWitness("processes-hashed", 2)
-	running := map[string]string{}
+	t.NeedWitness("default-is-another", 2)
+	type process struct{ Runtime, Digest string }
+	var running []process
 	for range 2 {
 		sb := t.Sandbox(ctx, target.Spec{})
 		c, err := attack.Container(ctx, t, sb)
@@ -58,7 +80,10 @@ func runIM05(ctx context.Context, t *conformance.T) error {
 			return err
 		}
 		t.Witness("processes-hashed", 1)
-		running[digest] = c.Runtime
+		if c.Runtime != registered.Default {
+			t.Witness("default-is-another", 1)
+		}
+		running = append(running, process{c.Runtime, digest})
 	}
 
 	// Witness.
@@ -80,18 +105,41 @@ func runIM05(ctx context.Context, t *conformance.T) error {
 	}
 	t.Observe("runtimes-asked", asked)
 	t.Observe("running", running)
+	t.Observe("engine-default", registered.Default)
+	t.Observe("registered-for-pinned", expected)
 	t.Observe("pinned", pinned)
 
 	// Verdict.
-	for _, name := range asked {
-		if name == "" {
-			t.Fail("runtime-implicit", "a create leaves the runtime to the engine's default")
-		}
+	if slices.Contains(asked, "") {
+		t.Fail("runtime-implicit", "a create leaves the runtime to the engine's default")
 	}
-	for digest, name := range running {
-		if digest != pinned {
-			t.Fail("sandbox-binary-differs", "the host process under runtime %s is %s, pinned is %s", filepath.Base(name), digest, pinned)
+	for _, p := range running {
+		if p.Digest != pinned {
+			t.Fail("sandbox-binary-differs", "the host process under runtime %s is %s, pinned is %s", p.Runtime, p.Digest, pinned)
+		}
+		if !slices.Contains(asked, p.Runtime) || !slices.Contains(expected, p.Runtime) {
+			t.Fail("runtime-differs", "the engine runs %q; it was asked for %q and has the pinned binary registered as %q", p.Runtime, asked, expected)
 		}
 	}
 	return nil
+}
+
+// registeredFor lists the runtimes whose program is the pinned binary. The engine names a path, or
+// a type only, of which nothing is known here.
+func registeredFor(r oracle.Runtimes, pinned string) ([]string, error) {
+	var names []string
+	for name, path := range r.Paths {
+		if !filepath.IsAbs(path) {
+			continue
+		}
+		digest, err := oracle.FileDigest(path)
+		if err != nil {
+			return nil, fmt.Errorf("runtime %s: %w", name, err)
+		}
+		if digest == pinned {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names, nil
 }

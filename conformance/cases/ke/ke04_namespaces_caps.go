@@ -29,6 +29,9 @@ const boundingAllowed = uint64(1)<<unix.CAP_SETUID | uint64(1)<<unix.CAP_SETGID 
 
 const tenantUID = 65532
 
+// effectsFolder is where planted binaries leave their files, in the workspace.
+const effectsFolder = "ke04-effects"
+
 // What the attack calls what it mounts, and the module that it names (fixtures/tenant/forbidden.go).
 const (
 	ke04Mount  = "hallmark-tenant"
@@ -38,11 +41,11 @@ const (
 // KE04 asks the kernel for everything that a tenant has no business with.
 var KE04 = conformance.Case{
 	ID: "KE-04", Revision: 2, Title: "Namespaces and caps",
-	Requirement: "A tenant has no capability and no supplementary group, cannot regain any by a set-id or capability binary, and changes nothing of the namespaces of the host's init and of the sandbox's host processes, nor of the host's modules and mounts.",
+	Requirement: "A tenant has no capability and no supplementary group, cannot regain any by a set-id or capability binary, and changes nothing of the namespaces of the host and of the sandbox's host processes, nor of the host's modules and mounts.",
 	Threat:      "A tenant climbs to root, in the sandbox or out of it.",
 	Attack:      "Some fifty calls: unshare, clone3, setns, user namespace maps, mount, pivot_root, keyctl, bpf, perf, io_uring, userfaultfd, modules, kexec, reboot and others; then copies of the attack program with set-uid root, set-gid root and file capabilities, planted by the host.",
 	Witness:     "Calls that were made (at least 50); files that the planted binaries left, as the host sees them (3); tenant processes that were looked at (at least 1), and no_new_privs: on the host where the tenant is a host process, else by the process's own word (at least 1).",
-	Oracle:      "/proc/<pid>/status of the tenant process, read by a root process of the suite in the sandbox, and on the host where the tenant is a host process; owners of the files that planted binaries leave, read on the host; namespaces of the host's init and of the sandbox's host processes, the module and the mounts that the attack can make or take away, before and after. Other modules and mounts are recorded.",
+	Oracle:      "/proc/<pid>/status of the tenant process, read by a root process of the suite in the sandbox, and on the host where the tenant is a host process; owners of the files that planted binaries leave, read on the host; namespaces of the sandbox's host processes, of the suite's own process and, where it may be read, of the host's init, the module and the mounts that the attack can make or take away, before and after. Other modules and mounts are recorded.",
 	Precedent:   "CVE-2022-24769; CVE-2022-36109",
 	Tier:        conformance.Full, Control: true, PerImage: true, Timeout: 90 * time.Second,
 	Features: []conformance.Feature{conformance.FeatureExec, conformance.FeatureFiles},
@@ -72,7 +75,7 @@ func runKE04(ctx context.Context, t *conformance.T) error {
 	// Attack. The tenant stays until the host removes its file: by then a root process of the suite
 	// and the host have read what their kernels say of it.
 	ready := filepath.Join(c.Workspace, "ke04-ready")
-	argv := attack.Command(program, "privilege", "-hold", "60s", "-ready", "ke04-ready")
+	argv := attack.Command(program, "privilege", "-hold", "60s", "-ready", "ke04-ready", "-effects", effectsFolder)
 	for _, name := range planted {
 		argv = append(argv, "./"+name)
 	}
@@ -100,8 +103,11 @@ func runKE04(ctx context.Context, t *conformance.T) error {
 		return err
 	}
 	o := <-done
-	if o.Err != nil || o.Report.Attack == "" {
-		return fmt.Errorf("the probe ended without a report: code %q, exit code %d, timed out %v: %w", o.Code, o.Result.ExitCode, o.Result.TimedOut, o.Err)
+	if o.Err != nil {
+		return fmt.Errorf("the probe: %w", o.Err)
+	}
+	if o.Report.Attack == "" {
+		return fmt.Errorf("the probe ended without a report: exit code %d, timed out %v: %.300s", o.Result.ExitCode, o.Result.TimedOut, o.Result.Stderr)
 	}
 	after, err := hostFacts(c)
 	if err != nil {
@@ -179,7 +185,7 @@ func judgePlanted(t *conformance.T, workspace string, planted []string, r report
 	t.NeedWitness("planted-effects", int64(len(planted)))
 	for _, name := range planted {
 		var st unix.Stat_t
-		if err := unix.Lstat(filepath.Join(workspace, name+".effect"), &st); err != nil {
+		if err := unix.Lstat(filepath.Join(workspace, effectsFolder, name), &st); err != nil {
 			t.Observe("no-effect "+name, fmt.Sprintf("%v; the attack says %q", err, r.Facts["run ./"+name]))
 			continue
 		}
@@ -191,8 +197,8 @@ func judgePlanted(t *conformance.T, workspace string, planted []string, r report
 	}
 }
 
-// tenantsOnHost are the credentials of the host processes in the sandbox's cgroup that run as the
-// tenant or execute its program. A sentry runs the tenant in processes of its own: then there are none.
+// tenantsOnHost are the credentials of the host processes in the sandbox's cgroup that execute the
+// attack program. Under a sentry no host process does: then there are none.
 func tenantsOnHost(c target.Container) (map[int]map[string]string, error) {
 	pids, err := oracle.Cgroup{Dirs: c.Cgroups}.Procs()
 	if err != nil {
@@ -216,10 +222,19 @@ func tenantsOnHost(c target.Container) (map[int]map[string]string, error) {
 	return found, nil
 }
 
-// plant writes copies of the attack program with the mode or attribute of their name.
+// plant writes copies of the attack program with the mode or attribute of their name, and makes the
+// folder for what they leave: everybody may write there, because root without CAP_DAC_OVERRIDE could
+// not write into the tenant's own.
 func plant(workspace string, names []string) error {
 	body, err := os.ReadFile(filepath.Join(workspace, conformance.TenantProgram))
 	if err != nil {
+		return err
+	}
+	effects := filepath.Join(workspace, effectsFolder)
+	if err := os.Mkdir(effects, 0o755); err != nil {
+		return err
+	}
+	if err := os.Chmod(effects, 0o777); err != nil { // past the umask
 		return err
 	}
 	for _, name := range names {
@@ -256,7 +271,7 @@ func fileCaps() []byte {
 
 // facts are what no tenant may change, and what others may.
 type facts struct {
-	initNamespaces    []string // of the host's init
+	hostNamespaces    []string // of the suite, and of the host's init where the host lets root read them
 	sandboxNamespaces []string // of the sandbox's host processes
 	modules           []string
 	mounts            []oracle.Mount // of the host's init
@@ -267,10 +282,10 @@ func hostFacts(c target.Container) (f facts, err error) {
 	if err != nil {
 		return f, err
 	}
-	f.initNamespaces = slices.Sorted(maps.Keys(oracle.Namespaces([]int{1})))
+	f.hostNamespaces = slices.Sorted(maps.Keys(oracle.Namespaces([]int{1, os.Getpid()})))
 	f.sandboxNamespaces = slices.Sorted(maps.Keys(oracle.Namespaces(pids)))
-	if len(f.initNamespaces) == 0 || len(f.sandboxNamespaces) == 0 {
-		return f, errors.New("no namespace of the host's init or of the sandbox can be read")
+	if len(f.hostNamespaces) == 0 || len(f.sandboxNamespaces) == 0 {
+		return f, fmt.Errorf("%d namespaces of the host and %d of the sandbox's %d host processes can be read", len(f.hostNamespaces), len(f.sandboxNamespaces), len(pids))
 	}
 	if f.modules, err = oracle.Modules(); err != nil {
 		return f, err
@@ -281,8 +296,8 @@ func hostFacts(c target.Container) (f facts, err error) {
 
 // judgeHost fails what the attack alone can have done, and records what others may have.
 func judgeHost(t *conformance.T, before, after facts) {
-	if !slices.Equal(before.initNamespaces, after.initNamespaces) {
-		t.Fail("host-changed", "the namespaces of the host's init were %v and are %v", before.initNamespaces, after.initNamespaces)
+	if !slices.Equal(before.hostNamespaces, after.hostNamespaces) {
+		t.Fail("host-changed", "the host's namespaces were %v and are %v", before.hostNamespaces, after.hostNamespaces)
 	}
 	if !slices.Equal(before.sandboxNamespaces, after.sandboxNamespaces) {
 		t.Fail("host-changed", "the namespaces of the sandbox's host processes were %v and are %v", before.sandboxNamespaces, after.sandboxNamespaces)

@@ -4,7 +4,9 @@ package ke
 
 import (
 	"context"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -63,7 +65,8 @@ func runKE06(ctx context.Context, t *conformance.T) error {
 	t.Observe("inside-version", o.Report.Facts["proc-version"])
 
 	// Verdict.
-	for name, outside := range host {
+	for _, name := range slices.Sorted(maps.Keys(host)) {
+		outside := host[name]
 		inside, reported := o.Report.Facts[name]
 		if !reported || inside == "" {
 			t.Observe("not-reported "+name, o.Report.Errno[name])

@@ -40,7 +40,7 @@ var PR01 = conformance.Case{
 	Features: []conformance.Feature{conformance.FeatureExec, conformance.FeatureFiles},
 	Needs:    []conformance.Part{conformance.PartCgroup, conformance.PartWorkspacePath},
 	Oracles:  []conformance.Oracle{conformance.OracleCgroup, conformance.OracleNeighbour, conformance.OracleHeartbeat},
-	Kills:    []conformance.Kill{{Mutant: "m30", Reason: "pids-unbounded"}},
+	Kills:    []conformance.Kill{{Mutant: "m06", Reason: "bomb-survived"}, {Mutant: "m30", Reason: "pids-unbounded"}},
 	Run:      runPR01,
 }
 

@@ -17,10 +17,10 @@ import (
 func All() []conformance.Arming {
 	return []conformance.Arming{
 		{Oracle: conformance.OracleTreeHash, Arm: native(treeHash)},
-		{Oracle: conformance.OracleHeartbeat, Arm: native(heartbeat)},
 		{Oracle: conformance.OracleProcess, Arm: native(process)},
 		{Oracle: conformance.OracleMemory, Arm: native(memory)},
-		{Oracle: conformance.OracleNeighbour, Arm: native(neighbour)},
+		{Oracle: conformance.OracleHeartbeat, Arm: Heartbeat},
+		{Oracle: conformance.OracleNeighbour, Arm: Neighbour},
 		{Oracle: conformance.OracleUsage, Arm: Usage},
 		{Oracle: conformance.OracleCgroup, Arm: Cgroup},
 		{Oracle: conformance.OracleTape, Arm: Tape},

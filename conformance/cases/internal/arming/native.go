@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"time"
 
 	"github.com/hallmark-sandbox/hallmark/conformance/oracle"
 )
@@ -54,42 +53,6 @@ func treeHash(_ context.Context, dir string) (f finding, err error) {
 	return f, nil
 }
 
-// heartbeat plants a writer that lives, and ends it.
-func heartbeat(ctx context.Context, dir string) (f finding, err error) {
-	path := filepath.Join(dir, "beat")
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		return f, err
-	}
-	defer file.Close()
-	stop := oracle.Probe(ctx, oracle.BeatPeriod, time.Second, func(context.Context) error {
-		_, err := file.WriteString(".")
-		return err
-	})
-	defer stop()
-	if err := oracle.WaitBeating(ctx, path, 2, 3*time.Second); err != nil {
-		f.missed = append(f.missed, "a living writer is not seen: "+err.Error())
-		return f, nil
-	}
-	alive, err := oracle.WatchStill(ctx, path, 10*oracle.BeatPeriod, 15*oracle.BeatPeriod)
-	if err != nil {
-		return f, err
-	}
-	stop()
-	dead, err := oracle.WatchStill(ctx, path, 10*oracle.BeatPeriod, 20*oracle.BeatPeriod)
-	if err != nil {
-		return f, err
-	}
-	if alive.Still {
-		f.missed = append(f.missed, "a living writer is called dead")
-	}
-	if !dead.Still {
-		f.alarms = append(f.alarms, "a dead writer is called alive")
-	}
-	f.witness = map[string]int64{"beats": alive.Beats}
-	return f, nil
-}
-
 // process looks for the suite's own process and hashes what it executes.
 func process(_ context.Context, _ string) (f finding, err error) {
 	table, err := oracle.Processes()
@@ -121,6 +84,12 @@ func process(_ context.Context, _ string) (f finding, err error) {
 	if len(oracle.Namespaces([]int{os.Getpid()})) < 5 {
 		f.missed = append(f.missed, "the suite's own namespaces are not seen")
 	}
+	if lines, err := oracle.Credentials(os.Getpid()); err != nil || lines["Uid"] != fmt.Sprint(os.Getuid(), os.Geteuid(), os.Geteuid(), os.Geteuid()) {
+		f.missed = append(f.missed, fmt.Sprintf("the suite's own user is seen as %q, %v", lines["Uid"], err))
+	}
+	if mounts, err := oracle.Mounts(1); err != nil || !slices.ContainsFunc(mounts, func(m oracle.Mount) bool { return m.Point == "/" }) {
+		f.missed = append(f.missed, fmt.Sprintf("the host's root is not among its %d mounts, %v", len(mounts), err))
+	}
 	f.witness = map[string]int64{"processes": int64(len(table))}
 	return f, nil
 }
@@ -146,48 +115,5 @@ func memory(_ context.Context, _ string) (f finding, err error) {
 		f.missed = append(f.missed, fmt.Sprintf("an allocation of %d bytes raised the peak by %d", int64(size), peak-before))
 	}
 	f.witness = map[string]int64{"mib-touched": size >> 20}
-	return f, nil
-}
-
-// neighbour plants a stall, an error and a hang among quick operations.
-func neighbour(ctx context.Context, _ string) (f finding, err error) {
-	const want = 40 // operations
-	n, enough := 0, make(chan struct{})
-	stop := oracle.Probe(ctx, 5*time.Millisecond, 150*time.Millisecond, func(ctx context.Context) error {
-		n++
-		switch n {
-		case 5:
-			stall := time.NewTimer(100 * time.Millisecond)
-			defer stall.Stop()
-			<-stall.C
-		case 7:
-			return errors.New("planted")
-		case 9: // the probe's limit cuts it off
-			<-ctx.Done()
-			return ctx.Err()
-		case want:
-			close(enough)
-		}
-		return nil
-	})
-	select {
-	case <-enough:
-	case <-ctx.Done():
-	case <-time.After(10 * time.Second):
-	}
-	l := stop()
-	if l.N < want {
-		f.missed = append(f.missed, fmt.Sprintf("%d of %d operations were made", l.N, want))
-	}
-	if l.Max < 100*time.Millisecond {
-		f.missed = append(f.missed, fmt.Sprintf("a stall of 100 ms is seen as %s", l.Max))
-	}
-	if l.Errors != 2 {
-		f.missed = append(f.missed, fmt.Sprintf("an error and a hang are seen as %d errors", l.Errors))
-	}
-	if l.P50 > 50*time.Millisecond {
-		f.alarms = append(f.alarms, fmt.Sprintf("the median of quick operations is %s", l.P50))
-	}
-	f.witness = map[string]int64{"operations": l.N}
 	return f, nil
 }

@@ -11,7 +11,7 @@ import (
 
 func TestNativeChecksFindWhatTheyPlant(t *testing.T) {
 	for name, check := range map[string]func(context.Context, string) (finding, error){
-		"tree hash": treeHash, "heartbeat": heartbeat, "process": process, "memory": memory, "neighbour": neighbour,
+		"tree hash": treeHash, "process": process, "memory": memory,
 	} {
 		t.Run(name, func(t *testing.T) {
 			f, err := check(t.Context(), t.TempDir())

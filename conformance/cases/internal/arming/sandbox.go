@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/hallmark-sandbox/hallmark/conformance"
@@ -17,10 +18,8 @@ import (
 	"github.com/hallmark-sandbox/hallmark/conformance/target"
 )
 
-// planted is the size that the usage and cgroup armings write or touch.
-const planted = 24 << 20
-
-// Usage plants a file in a workspace through the API.
+// Usage plants a file in a workspace through the API. What else is written meanwhile may add to
+// both figures: they must have grown at least by what was planted.
 func Usage(ctx context.Context, t *conformance.T) error {
 	sb := t.Sandbox(ctx, target.Spec{})
 	c, err := attack.Container(ctx, t, sb)
@@ -32,6 +31,10 @@ func Usage(ctx context.Context, t *conformance.T) error {
 		return err
 	}
 	walk, err := oracle.WalkUsage(c.Workspace)
+	if err != nil {
+		return err
+	}
+	parent, err := oracle.StatUsage(filepath.Dir(c.Workspace))
 	if err != nil {
 		return err
 	}
@@ -47,18 +50,26 @@ func Usage(ctx context.Context, t *conformance.T) error {
 	if err != nil {
 		return err
 	}
-	if grown := walkAfter.Bytes - walk.Bytes; grown < size {
-		t.Fail("planted-missed", "a file of %d bytes is %d in the walk", size, grown)
+	bytes, inodes := walkAfter.Bytes-walk.Bytes, walkAfter.Inodes-walk.Inodes
+	t.Observe("walk", map[string]int64{"bytes": bytes, "inodes": inodes})
+	t.Observe("statfs", map[string]int64{"bytes": deviceAfter.Bytes - device.Bytes, "inodes": deviceAfter.Inodes - device.Inodes})
+	if bytes < size || inodes < 1 {
+		t.Fail("planted-missed", "a file of %d bytes is %d bytes and %d inodes in the walk", size, bytes, inodes)
 	}
-	if grown := deviceAfter.Bytes - device.Bytes; grown < size {
+	// On a filesystem that others use too, theirs may vanish at the same time.
+	if grown := deviceAfter.Bytes - device.Bytes; device.Device != parent.Device && grown < size {
 		t.Fail("planted-missed", "a file of %d bytes is %d in statfs", size, grown)
 	}
-	if walkAfter.Inodes-walk.Inodes != 1 || deviceAfter.Inodes-device.Inodes != 1 {
-		t.Fail("planted-missed", "one file is %d inodes in the walk and %d in statfs", walkAfter.Inodes-walk.Inodes, deviceAfter.Inodes-device.Inodes)
-	}
-	t.Witness("bytes", size)
+	t.Witness("bytes", bytes)
 	return nil
 }
+
+// The cgroup arming plants this much, far above what a runtime's own needs vary by, and holds it so
+// long that a busy machine still samples it.
+const (
+	plantedMemory = 96 << 20
+	plantedHold   = 4 * time.Second
+)
 
 // Cgroup plants memory and tasks in a sandbox.
 func Cgroup(ctx context.Context, t *conformance.T) error {
@@ -75,16 +86,31 @@ func Cgroup(ctx context.Context, t *conformance.T) error {
 		return err
 	}
 	t.Observe("limit", limit)
-	pids, err := group.PIDs()
-	if err != nil {
+	// The baseline is the least of some samples: one alone may catch a start that is under way.
+	pids, memory := oracle.Unlimited, oracle.Unlimited
+	samples := 0
+	if _, err := attack.Eventually(ctx, 300*time.Millisecond, func() (bool, error) {
+		p, err := group.PIDs()
+		if err != nil {
+			return false, err
+		}
+		m, err := group.Memory()
+		pids, memory = min(pids, p), min(memory, m)
+		samples++
+		return samples >= 5, err
+	}); err != nil {
 		return err
 	}
-	memory, err := group.Memory()
-	if err != nil {
+	// The plant must be in the samples, not only in the kernel's peak, which the start may have set.
+	var current atomic.Int64
+	stopCurrent := oracle.Probe(ctx, 10*time.Millisecond, time.Second, func(context.Context) error {
+		m, err := group.Memory()
+		current.Store(max(current.Load(), m))
 		return err
-	}
+	})
 	stop := group.Watch(ctx, 10*time.Millisecond)
-	_, err = attack.Must(ctx, sb, target.Command{Argv: attack.Command(program, "memory-hog", "-bytes", strconv.Itoa(planted), "-hold", "300ms")})
+	_, err = attack.Must(ctx, sb, target.Command{Argv: attack.Command(program, "memory-hog", "-bytes", strconv.Itoa(plantedMemory), "-hold", plantedHold.String())})
+	stopCurrent()
 	if err == nil {
 		_, err = attack.Must(ctx, sb, target.Command{Argv: attack.Command(program, "thread-bomb", "-procs", "8", "-threads", "5", "-seconds", "1")})
 	}
@@ -92,14 +118,19 @@ func Cgroup(ctx context.Context, t *conformance.T) error {
 	if err != nil {
 		return err
 	}
-	t.Observe("peaks", map[string]int64{"pids": peaks.PIDs - pids, "memory": peaks.Memory - memory, "samples": peaks.Samples})
-	if peaks.Memory-memory < planted*3/4 {
-		t.Fail("planted-missed", "%d bytes touched raise the peak by %d", planted, peaks.Memory-memory)
+	grown, tasks := current.Load()-memory, peaks.PIDs-pids
+	t.Observe("peaks", map[string]int64{"pids": tasks, "memory": grown, "memoryPeak": peaks.MemoryPeak, "samples": peaks.Samples})
+	if grown < plantedMemory*3/4 {
+		t.Fail("planted-missed", "%d bytes touched raise the usage by %d", plantedMemory, grown)
 	}
-	if peaks.PIDs-pids < 10 {
-		t.Fail("planted-missed", "8 processes of 5 threads raise the tasks by %d", peaks.PIDs-pids)
+	if peaks.MemoryPeak != 0 && peaks.MemoryPeak < current.Load()-plantedMemory/4 {
+		t.Fail("planted-missed", "the kernel's peak is %d, and %d were sampled", peaks.MemoryPeak, current.Load())
 	}
-	t.Witness("samples", peaks.Samples)
+	if tasks < 10 {
+		t.Fail("planted-missed", "8 processes of 5 threads raise the tasks by %d", tasks)
+	}
+	t.Witness("mib", grown>>20)
+	t.Witness("tasks", tasks)
 	return nil
 }
 
@@ -269,7 +300,7 @@ func Network(ctx context.Context, t *conformance.T) error {
 	t.Cleanup(func(context.Context) error { return trap.Close() })
 	argv := append(attack.Command("/plant", "network", "-token", trap.Token()), trap.Targets()...)
 	id, err := engine.Make(ctx, oracle.Plant{
-		Image: t.Image(), Network: network, Runtime: "runc", Argv: append(argv, "udp://"+oracle.OutsideAddress+":53", "packet://"), Binary: filepath.Join(c.Workspace, conformance.TenantProgram),
+		Image: t.Image(), Network: network, Runtime: "runc", Argv: append(argv, "udp://"+oracle.OutsideAddress+":53", "tcp://"+oracle.OutsideAddress+":443", "packet://"), Binary: filepath.Join(c.Workspace, conformance.TenantProgram),
 	})
 	if err != nil {
 		return err
@@ -297,13 +328,21 @@ func Network(ctx context.Context, t *conformance.T) error {
 			t.Fail("planted-missed", "%s saw nothing of the container on the lab's network: %.300s", strings.TrimSuffix(part, "-token"), out)
 		}
 	}
-	sink := false
+	sink, bare, frame := false, false, false
 	for _, e := range trap.Seen() {
 		sink = sink || strings.Contains(e.Peer, "> "+oracle.SinkAddress+" ")
+		bare = bare || !e.Token && strings.Contains(e.Peer, "> "+oracle.OutsideAddress+" proto 6")
+		frame = frame || strings.Contains(e.Peer, "0x88b5")
 	}
 	if !sink {
 		t.Fail("planted-missed", "no packet to the sink address was captured")
 	}
-	t.Witness("events", int64(len(trap.Seen())))
+	if !bare {
+		t.Fail("planted-missed", "no TCP handshake to the outside address was captured")
+	}
+	if !frame {
+		t.Fail("planted-missed", "no frame of the attack's ethertype was captured")
+	}
+	t.Witness("events", counts["attack"])
 	return nil
 }

@@ -124,7 +124,13 @@ func Progress(ctx context.Context, workspace, name string) (stop func() report.R
 // Neighbour makes a quiet second sandbox and a probe that runs a small command in it. The probe's
 // baseline is measured before it returns.
 func Neighbour(ctx context.Context, t *conformance.T) (op func(context.Context) error, base oracle.Latencies, err error) {
-	sb := t.Sandbox(ctx, target.Spec{})
+	op, base, _, err = NeighbourIn(ctx, t)
+	return op, base, err
+}
+
+// NeighbourIn is [Neighbour] and names the sandbox too.
+func NeighbourIn(ctx context.Context, t *conformance.T) (op func(context.Context) error, base oracle.Latencies, sb target.Sandbox, err error) {
+	sb = t.Sandbox(ctx, target.Spec{})
 	program := t.Tenant(ctx, sb)
 	op = func(ctx context.Context) error {
 		_, err := Must(ctx, sb, target.Command{Argv: Command(program, "noop"), Timeout: 10 * time.Second})
@@ -132,7 +138,7 @@ func Neighbour(ctx context.Context, t *conformance.T) (op func(context.Context) 
 	}
 	for range 3 {
 		if err := op(ctx); err != nil {
-			return nil, base, fmt.Errorf("neighbour: %w", err)
+			return nil, base, sb, fmt.Errorf("neighbour: %w", err)
 		}
 	}
 	stop := oracle.Probe(ctx, 10*time.Millisecond, 10*time.Second, op)
@@ -144,9 +150,9 @@ func Neighbour(ctx context.Context, t *conformance.T) (op func(context.Context) 
 	}
 	base = stop()
 	if base.Errors > 0 || base.N == 0 {
-		return nil, base, fmt.Errorf("neighbour: %d of %d quiet probes failed: %s", base.Errors, base.N, base.FirstError)
+		return nil, base, sb, fmt.Errorf("neighbour: %d of %d quiet probes failed: %s", base.Errors, base.N, base.FirstError)
 	}
-	return op, base, nil
+	return op, base, sb, nil
 }
 
 // Bound is what a probe's p99 may reach under attack: ten times its quiet median, at least floor.
