@@ -3,11 +3,11 @@
 // Command hallmark-supervisor is PID 1 of a sandbox, and the helpers that PID 1 and the engine
 // start in it:
 //
-//	supervisor [N]  run as PID 1; N bounds the tenant's processes (RLIMIT_NPROC), 0 or none does not
-//	bridge          relay stdin and stdout to the control socket; for the engine's exec, as root
-//	invoke N        run invocations for PID 1; for PID 1 only
-//	stats           print the supervisor's counters, one per line; for root in the sandbox
-//	nothing         exit 0; tells the supervisor that a directory can be entered
+//	supervisor             run as PID 1
+//	bridge                 relay stdin and stdout to the control socket; for the engine's exec, as root
+//	invoke                 run invocations for PID 1; for PID 1 only
+//	launch DIR COMMAND...  become the tenant and execute a command; for invoke only
+//	stats                  print the supervisor's counters, one per line; for root in the sandbox
 //
 // It exits 1 on failure and 3 when whoever listens at the socket is not the supervisor.
 package main
@@ -20,7 +20,6 @@ import (
 	"maps"
 	"os"
 	"slices"
-	"strconv"
 
 	"github.com/hallmark-sandbox/hallmark/reference/control"
 	"github.com/hallmark-sandbox/hallmark/reference/supervisor"
@@ -37,29 +36,22 @@ func main() {
 }
 
 func run(args []string) error {
-	processes := 0
-	if len(args) == 2 && (args[0] == "supervisor" || args[0] == "invoke") {
-		n, err := strconv.Atoi(args[1])
-		if err != nil || n < 0 {
-			return fmt.Errorf("%q is no number of processes", args[1])
-		}
-		processes, args = n, args[:1]
+	if len(args) > 0 && args[0] == "launch" {
+		return supervisor.Launch(args[1:])
 	}
 	if len(args) == 1 {
 		switch args[0] {
 		case "supervisor":
-			return supervisor.Run(os.Stderr, processes)
+			return supervisor.Run(os.Stderr)
 		case "bridge":
 			return supervisor.Bridge(os.Stdin, os.Stdout)
 		case "invoke":
-			return supervisor.Invoke(processes)
+			return supervisor.Invoke()
 		case "stats":
 			return stats(os.Stdout)
-		case "nothing":
-			return nil
 		}
 	}
-	return errors.New("want one of supervisor, bridge, invoke, stats, nothing")
+	return errors.New("want one of supervisor, bridge, invoke, launch, stats")
 }
 
 func stats(w io.Writer) error {

@@ -149,7 +149,8 @@ func (c *Client) parsedStatfs(b []byte) (Statfs, error) {
 // Exec runs one command and returns its outcome.
 //
 // When ctx ends first, the command is cancelled and Exec waits at most [TerminateWithin] for
-// what the supervisor says of it: then both the outcome and ctx's error are returned. A command
+// what the supervisor says of it: then both the outcome and ctx's error are returned, and CleanupProven
+// means what it always means. With ctx's error alone nothing was started, and it is set too. A command
 // that gives no outcome within its own timeout plus [TerminateWithin] loses the bridge.
 // Errors: [ErrLost], [ErrBusy], *[SpawnError], [ErrFrame] for a spawn that breaks its bounds.
 func (c *Client) Exec(ctx context.Context, s Spawn) (Outcome, error) {
@@ -157,7 +158,7 @@ func (c *Client) Exec(ctx context.Context, s Spawn) (Outcome, error) {
 		return Outcome{}, fmt.Errorf("check spawn: %w", err)
 	}
 	if err := ctx.Err(); err != nil {
-		return Outcome{}, err
+		return Outcome{CleanupProven: true}, err // nothing was started
 	}
 	id, k, err := c.open(Result, s.MaxOutput)
 	if err != nil {

@@ -167,6 +167,44 @@ func TestCancelReturnsOutcomeAndError(t *testing.T) {
 	}
 }
 
+// With the caller gone, the outcome says no more and no less of the cleanup than what was proven.
+func TestCancelCarriesTheProof(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		end    Frame
+		proven bool
+		lost   bool
+	}{
+		{"proven", Frame{Type: Result, Payload: (&Summary{Signal: 9, Proven: true}).Encode()}, true, false},
+		{"not proven", Frame{Type: Result, Payload: (&Summary{Signal: 9}).Encode()}, false, false},
+		{"keeper lost", Frame{Type: Lost}, false, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			c := fake(t, func(k *Conn, f Frame) {
+				if f.Type == Exec {
+					cancel()
+					return
+				}
+				tt.end.Request = f.Request
+				k.Send(tt.end)
+			})
+			o, err := c.Exec(ctx, *spawn("x"))
+			if o.CleanupProven != tt.proven || errors.Is(err, ErrLost) != tt.lost || errors.Is(err, context.Canceled) == tt.lost {
+				t.Errorf("%+v %v", o, err)
+			}
+		})
+	}
+	t.Run("before anything was sent", func(t *testing.T) {
+		c := fake(t, func(k *Conn, f Frame) { t.Errorf("sent %#x", byte(f.Type)) })
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if o, err := c.Exec(ctx, *spawn("x")); !errors.Is(err, context.Canceled) || !o.CleanupProven {
+			t.Errorf("%+v %v", o, err)
+		}
+	})
+}
+
 func TestConcurrentExecsKeepApart(t *testing.T) {
 	c := fake(t, func(k *Conn, f Frame) {
 		s, err := ParseSpawn(f.Payload)

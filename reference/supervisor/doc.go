@@ -13,7 +13,8 @@
 //
 //	PID 1 (Run)        listens, authenticates, relays frames, reaps; starts keepers only
 //	keeper (Invoke)    child of PID 1 and PR_SET_CHILD_SUBREAPER; runs one invocation at a time
-//	leader             the command: child of its keeper, own session, uid and gid 65532
+//	launch (Launch)    child of its keeper in a session of its own; becomes the tenant, then the leader
+//	leader             the command: the same process after its execve, uid and gid 65532
 //	bridge (Bridge)    started once by the engine; carries bytes between the worker and the socket
 //
 // A keeper is the parent of every orphan of its invocation, whatever the tenant does with
@@ -36,10 +37,16 @@
 // refused.{cred,uid,gid,peer,busy,hello,silent,mac,frame,slow}. Every refusal also writes one line
 // on stderr, at most ten a second.
 //
-// # Process limit
+// # Launch
 //
-// The leader is forked on a thread whose real uid is the tenant's, so that the limit of [Run] counts the
-// tenant's tasks only. Root's own, which sentries count as well, are made before.
+// A keeper forks the launch stage as root, and only after its execve does that become the tenant and execute
+// the command. A child of vfork(2) with the tenant's uid could be stopped by any tenant process in the
+// sandbox, and its parent with it, which waits for the execve; so there is none. The launch stage can
+// be stopped once it has the tenant's uid, which is no worse than stopping the command: the keeper
+// does not wait for it, and ends it at the time-out.
+//
+// A keeper that says no end of its invocation in time is given up: PID 1 kills its tree, then itself, and reports the
+// invocation lost.
 //
 // # Threads
 //

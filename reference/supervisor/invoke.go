@@ -22,8 +22,8 @@ import (
 const keeperFD = 3
 
 // Invoke is a keeper: it runs one invocation after another for PID 1, over descriptor 3, and
-// returns when PID 1 closes that. It refuses to run for anybody else. processes is as in [Run].
-func Invoke(processes int) error {
+// returns when PID 1 closes that. It refuses to run for anybody else.
+func Invoke() error {
 	if os.Getppid() != 1 || os.Getuid() != 0 {
 		return errors.New("invoke is started by the supervisor only")
 	}
@@ -32,9 +32,6 @@ func Invoke(processes int) error {
 	}
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("become subreaper: %w", err)
-	}
-	if err := limitProcesses(processes); err != nil {
-		return err
 	}
 	f := os.NewFile(keeperFD, "supervisor")
 	conn, err := net.FileConn(f)
@@ -99,8 +96,7 @@ func (k *keeper) emit(f control.Frame) {
 // invocation is one run. All reaping and signalling is done by the goroutine of run.
 type invocation struct {
 	k       *keeper
-	leader  int // 0 until launched
-	exits   map[int]unix.WaitStatus
+	leader  int  // until it executes the command, the launch stage
 	ended   bool // leader reaped
 	status  unix.WaitStatus
 	endedAt time.Time
@@ -111,11 +107,27 @@ type invocation struct {
 
 func (k *keeper) run(request uint64, s *control.Spawn) {
 	k.current = request
+	spawnFailed := func(step control.Step, e syscall.Errno) {
+		k.emit(control.Frame{Type: control.SpawnFailed, Payload: control.EncodeSpawnFailed(step, uint32(e))})
+	}
 	stdin, stdout, stderr, fds, err := openPipes()
 	if err != nil {
-		k.emit(control.Frame{Type: control.SpawnFailed, Payload: control.EncodeSpawnFailed(control.StepFork, uint32(errnoOf(err)))})
+		spawnFailed(control.StepFork, errnoOf(err))
 		return
 	}
+	began := time.Now()
+	pid, said, err := launch(s, fds)
+	for _, fd := range fds {
+		unix.Close(fd)
+	}
+	if err != nil {
+		for _, f := range []*os.File{stdin, stdout, stderr} {
+			f.Close()
+		}
+		spawnFailed(control.StepFork, errnoOf(err))
+		return
+	}
+	defer said.Close()
 	b := &budget{left: s.MaxOutput}
 	streams := []*collector{}
 	for i, p := range []*os.File{stdout, stderr} {
@@ -123,24 +135,21 @@ func (k *keeper) run(request uint64, s *control.Spawn) {
 		go c.run()
 		streams = append(streams, c)
 	}
-
-	inv := &invocation{k: k, exits: map[int]unix.WaitStatus{}, zombies: map[int]bool{}}
-	began := time.Now()
-	done := make(chan launched, 1)
-	go func() {
-		l := launch(s, fds)
-		for _, fd := range fds {
-			unix.Close(fd)
-		}
-		done <- l
-	}()
-	l, timedOut, proven := inv.supervise(s.Timeout, done, func() { go feed(stdin, s.Stdin) })
+	go feed(stdin, s.Stdin)
+	inv := &invocation{k: k, leader: pid, zombies: map[int]bool{}}
+	stopped, timedOut, proven := inv.supervise(s.Timeout)
 	stdin.Close() // ends feed, if it still writes
 	for _, c := range streams {
 		c.finish()
 	}
-	if l.errno != 0 {
-		k.emit(control.Frame{Type: control.SpawnFailed, Payload: control.EncodeSpawnFailed(l.step, uint32(l.errno))})
+	r := readReport(said)
+	if !r.ready && !stopped {
+		// It died before any of the tenant's authority was used: at its limit of threads or memory, the Go
+		// runtime ends a process.
+		r.step, r.errno = control.StepFork, syscall.EAGAIN
+	}
+	if r.errno != 0 && proven {
+		spawnFailed(r.step, r.errno)
 		return
 	}
 	if inv.endedAt.IsZero() {
@@ -148,12 +157,12 @@ func (k *keeper) run(request uint64, s *control.Spawn) {
 	}
 	sum := control.Summary{
 		TimedOut: timedOut, TruncatedStdout: b.dropped[0] > 0, TruncatedStderr: b.dropped[1] > 0, Proven: proven,
-		ExitCode: l.exit, Duration: inv.endedAt.Sub(began),
+		ExitCode: r.exit, Duration: inv.endedAt.Sub(began),
 		Stdout: b.kept[0], Stderr: b.kept[1], Dropped: b.dropped[0] + b.dropped[1], Killed: inv.killed,
 	}
 	switch {
-	case l.pid == 0 && l.exit != 0:
-	case !inv.ended: // it could not be killed, or never was let go of: see proven
+	case r.exit != 0:
+	case !inv.ended: // it could not be killed: see proven
 		sum.Signal = uint8(unix.SIGKILL)
 	case inv.status.Signaled():
 		sum.Signal = uint8(inv.status.Signal())
@@ -163,48 +172,28 @@ func (k *keeper) run(request uint64, s *control.Spawn) {
 	k.emit(control.Frame{Type: control.Result, Payload: sum.Encode()})
 }
 
-// supervise follows the launch and the leader to the proven end of the tree.
-func (v *invocation) supervise(timeout time.Duration, done <-chan launched, start func()) (l launched, timedOut, proven bool) {
+// supervise follows the leader to the proven end of the tree. stopped says that it was ended from here.
+func (v *invocation) supervise(timeout time.Duration) (stopped, timedOut, proven bool) {
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
-	launching, requests, stop := done, v.k.requests, false
-	for !stop && !v.ended {
+	for requests := v.k.requests; !stopped && !v.ended; {
 		select {
-		case l = <-launching:
-			launching = nil
-			if l.pid == 0 {
-				return l, false, v.clear(launching)
-			}
-			v.adopt(l.pid)
-			start()
 		case <-v.k.children:
 			v.reap()
 		case f, ok := <-requests:
 			if !ok {
-				requests, stop = nil, true // PID 1 let go: nobody hears the outcome
+				requests, stopped = nil, true // PID 1 let go: nobody hears the outcome
 			} else if f.Type == control.Cancel && f.Request == v.k.current {
-				stop = true
+				stopped = true
 			}
 		case <-timer.C:
-			stop, timedOut = true, true
+			stopped, timedOut = true, true
 		}
 	}
-	if stop && !v.ended {
+	if stopped {
 		v.terminate()
 	}
-	proven = v.clear(launching)
-	if launching != nil { // it was stopped between fork and exec, and is dead now
-		select {
-		case l = <-launching:
-			if l.pid != 0 {
-				v.adopt(l.pid)
-			}
-			l.step, l.errno = 0, 0
-		case <-time.After(time.Second):
-			proven = false
-		}
-	}
-	return l, timedOut, proven
+	return stopped, timedOut, v.clear()
 }
 
 // terminate asks the leader's process group to end, and gives it [Grace]. One call reaches all of
@@ -233,28 +222,16 @@ func (v *invocation) terminate() {
 // group signals the leader's process group while the leader is not reaped: until then the number
 // is the group's own, since a session leader cannot leave its group.
 func (v *invocation) group(sig unix.Signal) bool {
-	return v.leader != 0 && !v.ended && unix.Kill(-v.leader, sig) == nil
+	return !v.ended && unix.Kill(-v.leader, sig) == nil
 }
 
-// clear kills what is left. It returns true when the kernel said ECHILD and no launch is open.
-func (v *invocation) clear(launching <-chan launched) bool {
-	if launching == nil && v.reap() {
+// clear kills what is left. It returns true when the kernel said ECHILD.
+func (v *invocation) clear() bool {
+	if v.reap() {
 		return true
 	}
 	v.killing = true
 	return tree{root: v.k.pid}.kill(time.Now().Add(KillWithin), v.reap)
-}
-
-// adopt names the leader, which may have been reaped before its pid was known.
-func (v *invocation) adopt(pid int) {
-	v.leader = pid
-	if ws, ok := v.exits[pid]; ok {
-		v.end(ws)
-		if v.killing && v.killed > 0 {
-			v.killed-- // it was counted as somebody else
-		}
-	}
-	clear(v.exits)
 }
 
 func (v *invocation) end(ws unix.WaitStatus) {
@@ -268,7 +245,7 @@ func (v *invocation) end(ws unix.WaitStatus) {
 // still the group's.
 func (v *invocation) reap() (none bool) {
 	for {
-		if v.leader != 0 && !v.ended {
+		if !v.ended {
 			var info unix.Siginfo
 			err := unix.Waitid(unix.P_PID, v.leader, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
 			if err == nil && info.Signo != 0 {
@@ -319,12 +296,9 @@ func (v *invocation) collect(which int) (pid int, err error) {
 	}
 	switch {
 	case err != nil || pid == 0:
-	case pid == v.leader:
+	case pid == v.leader && !v.ended:
 		v.end(ws)
 	default:
-		if v.leader == 0 {
-			v.exits[pid] = ws
-		}
 		if v.ours(ws) && !v.zombies[pid] {
 			v.killed++
 		}

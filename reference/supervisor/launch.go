@@ -3,13 +3,16 @@
 package supervisor
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path"
 	"runtime"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -22,126 +25,130 @@ const (
 	exitNotFound      = 127
 )
 
-// launched is the end of a launch: a pid, or an exit code without a process, or a failed step.
-type launched struct {
-	pid   int
+// reportFD is where a keeper leaves the launch stage's end of the report pipe. It closes at the
+// execve that makes the command.
+const reportFD = 3
+
+// reportReady is the first byte of a report: what follows happens with the tenant's authority.
+const reportReady = 'r'
+
+// report is what the launch stage said before it became the command, or instead.
+type report struct {
+	ready bool // it came as far as becoming the tenant
 	exit  uint8
 	step  control.Step
 	errno syscall.Errno
 }
 
-// launch starts the leader with the tenant's authority and nothing else: new session, uid and gid
-// [Tenant], no groups, no capability (setuid(2) away from 0 clears them; the inheritable set was
-// cleared at start), the fixed environment, fds 0, 1, 2. The working directory is entered after
-// privileges are dropped, so a directory that the tenant may not enter is not entered for it.
+// failed says that the command was not executed.
+func (r report) failed() bool { return r.exit != 0 || r.errno != 0 }
+
+// launch starts the launch stage of an invocation, in a session of its own, and returns its pid, which
+// will be the leader's, and the reading end of its report.
 //
-// It may block for as long as the tenant can stop the new process between its setuid and its exec:
-// run it beside a time-out.
-func launch(s *control.Spawn, fds [3]int) launched {
+// The new process is root's until long after its execve, so no tenant can stop it while this process
+// waits for that in vfork(2), where the runtime's only processor is held. It becomes the tenant by itself,
+// see [Launch]; stopped there it stops nobody else.
+func launch(s *control.Spawn, fds [3]int) (pid int, said *os.File, err error) {
 	if err := sealDescriptors(); err != nil {
-		return launched{step: control.StepFork, errno: errnoOf(err)}
+		return 0, nil, err
 	}
-	cwd := path.Join(Workspace, s.Cwd)
-	found := errno(syscall.ENOENT)
-	for _, file := range candidates(s.Argv[0]) {
-		pid, err := fork(file, s.Argv, cwd, fds)
+	said, fd, err := pipe("r")
+	if err != nil {
+		return 0, nil, err
+	}
+	defer unix.Close(fd)
+	pid, err = syscall.ForkExec(self, append([]string{Binary, "launch", path.Join(Workspace, s.Cwd)}, s.Argv...), &syscall.ProcAttr{
+		Dir:   "/",
+		Env:   []string{"GOMAXPROCS=1", "GOGC=off", "GOTRACEBACK=none"}, // its own; the command gets Environment
+		Files: []uintptr{uintptr(fds[0]), uintptr(fds[1]), uintptr(fds[2]), uintptr(fd)},
+		Sys:   &syscall.SysProcAttr{Setsid: true},
+	})
+	if err != nil {
+		said.Close()
+		return 0, nil, err
+	}
+	return pid, said, nil
+}
+
+// Launch is the launch stage: it becomes the tenant, enters args[0] and executes args[1:]. It returns only
+// when it could not start; what fails later it reports to its keeper, and exits.
+//
+// The command gets the tenant's authority and nothing else: uid and gid [Tenant], no groups, no capability
+// (setresuid(2) away from 0 clears them; the inheritable set was cleared by the keeper), no new
+// privileges, the fixed environment, no ignored signal, descriptors 0, 1, 2. The working directory is entered and the program
+// found after privileges are dropped, so nothing is reached for the tenant that it may not reach.
+func Launch(args []string) error {
+	if os.Getuid() != 0 || len(args) < 2 {
+		return errors.New("launch is started by a keeper only")
+	}
+	runtime.LockOSThread() // identity is this thread's, and execve keeps the calling thread's
+	// Not dumpable: no tenant can trace this process, or reach its report, once it has the tenant's uid.
+	if err := errors.Join(unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0), unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0),
+		sealDescriptors(), unignore()); err != nil {
+		return fmt.Errorf("prepare launch: %w", err)
+	}
+	if _, err := unix.Write(reportFD, []byte{reportReady}); err != nil {
+		return fmt.Errorf("report: %w", err)
+	}
+	send(becomeCommand(args[0], args[1:]))
+	os.Exit(0)
+	return nil
+}
+
+// becomeCommand returns only when it failed.
+func becomeCommand(cwd string, argv []string) report {
+	const id = uintptr(Tenant)
+	for _, call := range [][4]uintptr{{unix.SYS_SETGROUPS, 0, 0, 0}, {unix.SYS_SETRESGID, id, id, id}, {unix.SYS_SETRESUID, id, id, id}} {
+		if _, _, e := syscall.RawSyscall(call[0], call[1], call[2], call[3]); e != 0 {
+			return report{step: control.StepFork, errno: e}
+		}
+	}
+	if err := unix.Chdir(cwd); err != nil {
+		return report{step: control.StepCwd, errno: errnoOf(err)}
+	}
+	found := syscall.ENOENT
+	for _, file := range candidates(argv[0]) {
+		err := syscall.Exec(file, argv, Environment())
 		switch {
-		case err == nil:
-			return launched{pid: pid}
 		case noProcess(err):
-			return launched{step: control.StepFork, errno: errnoOf(err)}
+			return report{step: control.StepFork, errno: errnoOf(err)}
 		case !notThere(err):
 			found = errnoOf(err) // execvp(3): go on, but remember that something was there
 		}
 	}
-	// The kernel does not say whether chdir or execve failed. A program that is known to start
-	// tells them apart; this costs a spawn on the way to an error only.
-	pid, err := fork(self, []string{Binary, "nothing"}, cwd, fds)
-	switch {
-	case err == nil:
-		awaitNothing(pid)
-	case noProcess(err):
-		return launched{step: control.StepFork, errno: errnoOf(err)}
-	default:
-		return launched{step: control.StepCwd, errno: errnoOf(err)}
+	if notThere(found) {
+		return report{exit: exitNotFound}
 	}
-	if notThere(syscall.Errno(found)) {
-		return launched{exit: exitNotFound}
-	}
-	return launched{exit: exitNotExecutable}
+	return report{exit: exitNotExecutable}
 }
 
-type errno = syscall.Errno
-
-// fork is one vfork and execve. The child has the parent's memory until execve, under the tenant's
-// uid: harden made it not dumpable, so no tenant process can attach to it.
-func fork(file string, argv []string, cwd string, fds [3]int) (int, error) {
-	restore, err := chargeTenant()
-	if err != nil {
-		return 0, err
-	}
-	defer restore()
-	return syscall.ForkExec(file, argv, &syscall.ProcAttr{
-		Dir:   cwd,
-		Env:   Environment(),
-		Files: []uintptr{uintptr(fds[0]), uintptr(fds[1]), uintptr(fds[2])},
-		Sys: &syscall.SysProcAttr{
-			Setsid:     true,
-			Credential: &syscall.Credential{Uid: Tenant, Gid: Tenant}, // and setgroups(0)
-		},
-	})
+// send writes what follows [reportReady].
+func send(r report) {
+	unix.Write(reportFD, binary.BigEndian.AppendUint32([]byte{r.exit, byte(r.step)}, uint32(r.errno)))
 }
 
-// limitProcesses bounds what this keeper and its children may make, hard: the tenant inherits it. The
-// keeper itself needs nothing more: its threads are made.
-func limitProcesses(n int) error {
-	if n <= 0 {
-		return nil
+// readReport takes the report of a launch stage that is dead or has become the command.
+func readReport(said *os.File) report {
+	said.SetReadDeadline(time.Now().Add(time.Second)) // it is all there; for a process that cannot be killed
+	var b [1 + 6]byte
+	n, err := io.ReadFull(said, b[:])
+	r := report{ready: n > 0 && b[0] == reportReady}
+	if err == nil && r.ready {
+		r.exit, r.step, r.errno = b[1], control.Step(b[2]), syscall.Errno(binary.BigEndian.Uint32(b[3:]))
 	}
-	lim := unix.Rlimit{Cur: uint64(n), Max: uint64(n)}
-	if err := unix.Setrlimit(unix.RLIMIT_NPROC, &lim); err != nil {
-		return fmt.Errorf("limit processes: %w", err)
-	}
-	return nil
-}
-
-// chargeTenant makes this thread's real user the tenant until restore, so that a fork counts against the
-// tenant's processes and not against root's, getrlimit(2) RLIMIT_NPROC: sentries hold uid 0 to the limit too.
-// The effective and saved ids stay 0. A tenant can signal the thread meanwhile, and by that end its own
-// invocation, as lost; it cannot trace it.
-func chargeTenant() (restore func(), err error) {
-	runtime.LockOSThread()
-	set := func(ruid int) syscall.Errno {
-		_, _, e := syscall.RawSyscall(unix.SYS_SETRESUID, uintptr(ruid), ^uintptr(0), ^uintptr(0))
-		return e
-	}
-	if e := set(Tenant); e != 0 {
-		runtime.UnlockOSThread()
-		return nil, e
-	}
-	return func() {
-		if e := set(0); e != 0 {
-			os.Exit(1) // half a keeper is none
-		}
-		runtime.UnlockOSThread()
-	}, nil
+	return r
 }
 
 // candidates are the files to try, in order. A name with a slash is itself, relative to the working
-// directory. In the search path a name that is certainly absent is left out, which saves a fork
-// each; root here may see less than the tenant (it cannot search the tenant's private
-// directories), so "cannot tell" stays in.
+// directory.
 func candidates(name string) []string {
 	if strings.Contains(name, "/") {
 		return []string{name}
 	}
 	var out []string
 	for _, dir := range searchPath() {
-		file := dir + "/" + name
-		var st unix.Stat_t
-		if err := unix.Stat(file, &st); err == nil || !notThere(err) {
-			out = append(out, file)
-		}
+		out = append(out, dir+"/"+name)
 	}
 	return out
 }
@@ -150,11 +157,10 @@ func notThere(err error) bool {
 	return errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ENOTDIR)
 }
 
-// noProcess says that the machine, not the command, is why nothing started. EPERM can only be
-// the change of user: execve gives it for traced or no_new_privs cases that do not arise here.
+// noProcess says that the machine, not the command, is why nothing started.
 func noProcess(err error) bool {
 	switch errnoOf(err) {
-	case syscall.EAGAIN, syscall.ENOMEM, syscall.EPERM, syscall.EMFILE, syscall.ENFILE, syscall.EINTR, syscall.EIO:
+	case syscall.EAGAIN, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE, syscall.EINTR, syscall.EIO:
 		return true
 	}
 	return false
@@ -166,16 +172,6 @@ func errnoOf(err error) syscall.Errno {
 		return e
 	}
 	return syscall.EIO
-}
-
-// awaitNothing waits for the probe of launch, which exits at once. Somebody else may have reaped
-// it already: ECHILD ends the wait too.
-func awaitNothing(pid int) {
-	for {
-		if _, err := unix.Wait4(pid, nil, unix.WALL, nil); err != unix.EINTR {
-			return
-		}
-	}
 }
 
 // openPipes makes the three pipes of an invocation.

@@ -23,9 +23,11 @@ const (
 	Grace = 200 * time.Millisecond
 	// KillWithin bounds the sweeps; after it the cleanup counts as not proven.
 	KillWithin = 5 * time.Second
-	// keeperMargin is what a keeper may need beyond time-out, grace and sweeps before PID 1
-	// gives it up.
-	keeperMargin = 3 * time.Second
+	// keeperMargin is what a keeper may need beyond time-out or cancel, grace and sweeps before PID 1
+	// gives it up: its tree is killed then, and the worker hears that well within control.TerminateWithin.
+	keeperMargin = 1500 * time.Millisecond
+	// giveUpWithin bounds one look at the tree of a keeper that was given up.
+	giveUpWithin = time.Second
 )
 
 // Bounds in number.

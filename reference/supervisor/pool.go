@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"strconv"
 	"sync"
 	"time"
 
@@ -17,9 +16,8 @@ import (
 
 // pool keeps keepers ready, so that a command costs one spawn and not two.
 type pool struct {
-	reaper    *reaper
-	audit     *audit
-	processes int // RLIMIT_NPROC of keepers, so of tenants; 0 for none
+	reaper *reaper
+	audit  *audit
 
 	mu   sync.Mutex
 	idle []*handle
@@ -115,7 +113,7 @@ func (p *pool) spawn() (*handle, error) {
 		return nil, fmt.Errorf("open channel: %w", err)
 	}
 	// Standard streams: nothing to read, PID 1's own stderr for what a dying runtime says.
-	pid, gone, err := p.reaper.start([]string{Binary, "invoke", strconv.Itoa(p.processes)}, []string{"GOMAXPROCS=1"},
+	pid, gone, err := p.reaper.start([]string{Binary, "invoke"}, []string{"GOMAXPROCS=1"},
 		[]uintptr{0, 1, 2, uintptr(sp[1])})
 	unix.Close(sp[1])
 	if err != nil {

@@ -57,6 +57,33 @@ func (r *reaper) kill(pid int) {
 	}
 }
 
+// killTree ends a keeper that does not end its invocation, and everything below it. The keeper stands still
+// while its tree is looked at, so that it neither reaps nor forks; what escapes the look falls to PID 1
+// and to sweep.
+func (r *reaper) killTree(pid int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.keepers[pid] == nil {
+		return
+	}
+	deadline := time.Now().Add(giveUpWithin)
+	unix.Kill(pid, unix.SIGSTOP)
+	for time.Now().Before(deadline) {
+		if st, err := readStat(pid); err != nil || st.halted() {
+			break
+		}
+		time.Sleep(time.Millisecond) // a stop has an event, but only for who waits for this child alone
+	}
+	t := tree{root: pid}
+	for range 3 {
+		if running, err := t.signal(unix.SIGSTOP, true, deadline); err != nil || running == 0 {
+			break
+		}
+	}
+	t.signal(unix.SIGKILL, false, deadline)
+	unix.Kill(pid, unix.SIGKILL)
+}
+
 // reap collects what is dead. It returns true when no child is left. Precondition: mu is held.
 func (r *reaper) reap() (none bool) {
 	for {

@@ -230,18 +230,15 @@ func becomeSandbox(root string) error {
 	return syscall.Exec(Binary, []string{Binary, "supervisor"}, []string{"CANARY=1"})
 }
 
-// runscSandbox starts PID 1 in the lab's runsc, by an OCI bundle with the launch profile's process.
-func runscSandbox(t testing.TB, words ...string) *sandbox {
+// runscSandbox starts PID 1 in the lab's runsc, by an OCI bundle with the launch profile's process. processes, if
+// given, limits those of each user.
+func runscSandbox(t testing.TB, processes ...int) *sandbox {
 	t.Helper()
 	l, err := lab.Find()
 	if err != nil {
 		t.Fatalf("find lab: %v", err)
 	}
-	return ociSandbox(t, l.Runtimes[lab.RuntimeRunsc].Path, l.Runtimes[lab.RuntimeRunsc].Args, words...)
-}
-
-func ociSandbox(t testing.TB, binary string, args []string, words ...string) *sandbox {
-	t.Helper()
+	binary, args := l.Runtimes[lab.RuntimeRunsc].Path, l.Runtimes[lab.RuntimeRunsc].Args
 	root, workspace := buildRoot(t)
 	base := filepath.Dir(root)
 	id := "hlsv-" + strings.ToLower(rand.Text())
@@ -250,14 +247,18 @@ func ociSandbox(t testing.TB, binary string, args []string, words ...string) *sa
 	mount := func(dst, typ, src string, opts ...string) m {
 		return m{"destination": dst, "type": typ, "source": src, "options": opts}
 	}
+	rlimits := []m{{"type": "RLIMIT_NOFILE", "hard": 4096, "soft": 1024}}
+	for _, n := range processes {
+		rlimits = append(rlimits, m{"type": "RLIMIT_NPROC", "hard": n, "soft": n})
+	}
 	spec := m{
 		"ociVersion": "1.0.2",
 		"root":       m{"path": root, "readonly": true},
 		"process": m{
-			"user": m{"uid": 0, "gid": 0}, "cwd": "/", "args": append([]string{Binary, "supervisor"}, words...), "env": []string{"CANARY=1"},
+			"user": m{"uid": 0, "gid": 0}, "cwd": "/", "args": []string{Binary, "supervisor"}, "env": []string{"CANARY=1"},
 			"noNewPrivileges": true,
 			"capabilities":    m{"bounding": caps, "effective": caps, "permitted": caps, "inheritable": caps},
-			"rlimits":         []m{{"type": "RLIMIT_NOFILE", "hard": 4096, "soft": 1024}},
+			"rlimits":         rlimits,
 		},
 		"mounts": []m{
 			mount("/proc", "proc", "proc"),

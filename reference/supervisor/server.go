@@ -165,7 +165,8 @@ func (s *server) invoke(ctx context.Context, conn *control.Conn, exec control.Fr
 		return
 	}
 	s.audit.count("invocations", 1)
-	giveUp := time.AfterFunc(timeout+Grace+KillWithin+keeperMargin, func() { s.pool.reaper.kill(h.pid) })
+	ended, gaveUp := make(chan struct{}), make(chan bool)
+	go func() { gaveUp <- s.giveUp(ctx, h.pid, timeout, ended) }()
 
 	last := control.Frame{Type: control.Lost}
 	if h.write(control.Frame{Type: control.Exec, Request: id, Payload: exec.Payload}) == nil {
@@ -174,16 +175,36 @@ func (s *server) invoke(ctx context.Context, conn *control.Conn, exec control.Fr
 		last = relay(h, send)
 		stop()
 	}
-	giveUp.Stop()
+	close(ended)
 	// A clean keeper goes back before the outcome leaves, so that the next command finds it; the end of
 	// any other takes time that the worker need not wait.
-	if clean(last) {
+	if !<-gaveUp && clean(last) {
 		s.pool.put(h, true)
 		send(last)
 		return
 	}
 	send(last)
 	s.pool.put(h, false)
+}
+
+// giveUp ends a keeper and its tree when it says no end of its invocation in time, counted from the
+// time-out or the cancel. It returns whether it did.
+func (s *server) giveUp(ctx context.Context, keeper int, timeout time.Duration, ended <-chan struct{}) bool {
+	const end = Grace + KillWithin + keeperMargin
+	late := time.NewTimer(timeout + end)
+	defer late.Stop()
+	for cancelled := ctx.Done(); ; {
+		select {
+		case <-ended:
+			return false
+		case <-cancelled:
+			cancelled = nil
+			late.Reset(end)
+		case <-late.C:
+			s.pool.reaper.killTree(keeper)
+			return true
+		}
+	}
 }
 
 // relay passes output on and returns the frame that ends the invocation.

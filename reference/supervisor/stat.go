@@ -17,12 +17,16 @@ import (
 type stat struct {
 	pid, ppid int
 	state     byte
+	threads   int    // the dead leader of the thread group counts
 	start     uint64 // clock ticks since boot
 }
 
-func (s stat) dead() bool { return s.state == 'Z' || s.state == 'X' }
+// dead says that no thread is left. The state is that of the first thread only, which may leave by exit(2)
+// and be a zombie while others run on.
+func (s stat) dead() bool { return s.state == 'X' || s.state == 'Z' && s.threads <= 1 }
 
-// halted says that the process cannot run, so cannot fork.
+// halted says that the process cannot run, so cannot fork. Of one whose first thread has left the state
+// does not tell, so it counts as running.
 func (s stat) halted() bool { return s.dead() || s.state == 'T' }
 
 var errStat = errors.New("unreadable process state")
@@ -54,11 +58,12 @@ func parseStat(pid int, line []byte) (stat, error) {
 		return stat{}, errStat
 	}
 	ppid, err1 := strconv.Atoi(string(f[1]))
-	start, err2 := strconv.ParseUint(string(f[19]), 10, 64)
-	if err1 != nil || err2 != nil {
+	threads, err2 := strconv.Atoi(string(f[17]))
+	start, err3 := strconv.ParseUint(string(f[19]), 10, 64)
+	if err1 != nil || err2 != nil || err3 != nil {
 		return stat{}, errStat
 	}
-	return stat{pid: pid, ppid: ppid, state: f[0][0], start: start}, nil
+	return stat{pid: pid, ppid: ppid, state: f[0][0], threads: threads, start: start}, nil
 }
 
 // descendants returns the processes below root, parents before children. roots limits the first

@@ -14,13 +14,7 @@ import (
 )
 
 // Run is PID 1. It returns only when it could not start: from then on it ends with the sandbox.
-//
-// processes bounds the tenant's tasks, all invocations together, by RLIMIT_NPROC; 0 leaves the limit
-// that the engine gave. It is for sentries, where it counts the users of one sandbox only: systrap
-// needs about five host tasks per guest process, and a sentry that meets its cgroup's pids limit
-// does not refuse the fork but dies (measured: "createSysmsgThread: failed to get clone"). With
-// processes = (pids - 44) / 5 the limit inside is met first.
-func Run(stderr io.Writer, processes int) error {
+func Run(stderr io.Writer) error {
 	if os.Getpid() != 1 || os.Getuid() != 0 || os.Getgid() != 0 {
 		return errors.New("the supervisor must be pid 1 with uid 0 and gid 0")
 	}
@@ -38,7 +32,7 @@ func Run(stderr io.Writer, processes int) error {
 		return err
 	}
 	a := newAudit(stderr)
-	p := &pool{reaper: newReaper(a), audit: a, processes: processes}
+	p := &pool{reaper: newReaper(a), audit: a}
 	if err := p.fill(); err != nil {
 		return err
 	}

@@ -35,9 +35,9 @@ func TestParseStat(t *testing.T) {
 		want       stat
 		bad        bool
 	}{
-		{"plain", "12 (sh)" + tail, stat{12, 7, 'S', 4242}, false},
-		{"a name that looks like fields", "12 (x) Z 1 1 (y)" + tail, stat{12, 7, 'S', 4242}, false},
-		{"a line feed in the name", "12 (x\n9)" + tail, stat{12, 7, 'S', 4242}, false},
+		{"plain", "12 (sh)" + tail, stat{12, 7, 'S', 1, 4242}, false},
+		{"a name that looks like fields", "12 (x) Z 1 1 (y)" + tail, stat{12, 7, 'S', 1, 4242}, false},
+		{"a line feed in the name", "12 (x\n9)" + tail, stat{12, 7, 'S', 1, 4242}, false},
 		{"cut", "12 (sh) S 7", stat{}, true},
 		{"no name", "12 sh S 7", stat{}, true},
 		{"no number", strings.Replace("12 (sh)"+tail, " 7 ", " x ", 1), stat{}, true},
@@ -49,6 +49,25 @@ func TestParseStat(t *testing.T) {
 				t.Errorf("%+v %v", got, err)
 			}
 		})
+	}
+}
+
+func TestDeadHasNoThreadLeft(t *testing.T) {
+	for _, tt := range []struct {
+		fields       string
+		dead, halted bool
+	}{
+		{"Z 7 1 1 0 -1 4194304 0 0 0 0 0 0 0 0 20 0 1 0 4242", true, true},
+		{"Z 7 1 1 0 -1 4194304 0 0 0 0 0 0 0 0 20 0 0 0 4242", true, true},
+		{"Z 7 1 1 0 -1 4194304 0 0 0 0 0 0 0 0 20 0 2 0 4242", false, false},
+		{"X 7 1 1 0 -1 4194304 0 0 0 0 0 0 0 0 20 0 2 0 4242", true, true},
+		{"T 7 1 1 0 -1 4194304 0 0 0 0 0 0 0 0 20 0 2 0 4242", false, true},
+		{"S 7 1 1 0 -1 4194304 0 0 0 0 0 0 0 0 20 0 1 0 4242", false, false},
+	} {
+		s, err := parseStat(12, []byte("12 (x) "+tt.fields))
+		if err != nil || s.dead() != tt.dead || s.halted() != tt.halted {
+			t.Errorf("%q: dead %v halted %v %v", tt.fields, s.dead(), s.halted(), err)
+		}
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -32,6 +33,7 @@ func main() {
 		"beat": beat, "stubborn": stubborn, "daemon": daemon, "stopped": stopped, "reaper": reaper, "bomb": bomb, "runner": runner,
 		"hold": hold, "flood": flood, "farm": farm, "pass": pass, "keep": keep, "attack": attack, "count": count, "sleep": func(a []string) { time.Sleep(time.Duration(num(a[0])) * time.Millisecond) },
 		"slay": slay, "others": others, "suicide": suicide, "dial": dial, "dead": dead, "continuer": continuer, "escape": escape,
+		"zleader": zleader, "stopper": stopper, "sigroot": sigroot,
 	}
 	verb, ok := verbs[args[0]]
 	if !ok {
@@ -387,4 +389,61 @@ func suicide([]string) {
 		time.Sleep(time.Millisecond)
 	}
 	fatal("the child lives on")
+}
+
+// zleader beats from a second thread while its first one has left by exit(2); "orphan": not below the leader.
+func zleader(a []string) {
+	if len(a) == 2 {
+		spawn(true, "zleader", a[0])
+		waitFor(a[0])
+		return
+	}
+	runtime.LockOSThread()
+	if unix.Gettid() != os.Getpid() {
+		fatal("not the first thread")
+	}
+	go stubborn(a)
+	waitFor(a[0])
+	syscall.RawSyscall(syscall.SYS_EXIT, 0, 0, 0)
+}
+
+// stopper stops everything that it may for so many milliseconds, itself excepted.
+func stopper(a []string) {
+	for end := time.Now().Add(time.Duration(num(a[0])) * time.Millisecond); time.Now().Before(end); {
+		for range 100 {
+			syscall.RawSyscall(syscall.SYS_KILL, ^uintptr(0), uintptr(syscall.SIGSTOP), 0)
+		}
+	}
+}
+
+// sigroot lists the threads of root's processes, makes a file, kills all of the list for so many milliseconds, and
+// prints whether it tried and how often that was allowed.
+func sigroot(a []string) {
+	type thread struct{ pid, tid int }
+	var all []thread
+	tasks, _ := filepath.Glob("/proc/[0-9]*")
+	for _, name := range tasks {
+		st, err := os.Stat(name)
+		if err != nil || st.Sys().(*syscall.Stat_t).Uid != 0 {
+			continue
+		}
+		ids, _ := os.ReadDir(name + "/task")
+		for _, id := range ids {
+			all = append(all, thread{num(filepath.Base(name)), num(id.Name())})
+		}
+	}
+	os.WriteFile(a[1], []byte("."), 0o644)
+	tries, hits := 0, 0
+	for end := time.Now().Add(time.Duration(num(a[0])) * time.Millisecond); time.Now().Before(end); {
+		for _, t := range all {
+			tries += 2
+			if unix.Kill(t.pid, unix.SIGKILL) == nil {
+				hits++
+			}
+			if unix.Tgkill(t.pid, t.tid, unix.SIGKILL) == nil {
+				hits++
+			}
+		}
+	}
+	fmt.Println(tries > 1000, hits)
 }

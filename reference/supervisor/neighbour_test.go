@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/hallmark-sandbox/hallmark/reference/control"
+)
+
+// A process whose first thread has left is a zombie to look at, and runs on.
+func TestZombieLeaderEnds(t *testing.T) {
+	eachSandbox(t, func(t *testing.T, s *sandbox) {
+		c := s.connect(t)
+		for _, tt := range []struct {
+			name     string
+			argv     []string
+			timedOut bool
+			killed   int64
+		}{
+			{"leader", []string{"zleader", "leader.beat"}, true, 0},
+			{"orphan", []string{"zleader", "orphan.beat", "orphan"}, false, 1},
+		} {
+			t.Run(tt.name, func(t *testing.T) {
+				sp := spawnOf(tt.argv...)
+				sp.Timeout = time.Second
+				began := time.Now()
+				o := must(t, c, sp)
+				if o.TimedOut != tt.timedOut || o.DescendantsKilled != tt.killed || time.Since(began) > 3*time.Second {
+					t.Errorf("%v: %+v", time.Since(began), o)
+				}
+				s.quiet(t, tt.argv[1])
+			})
+		}
+		t.Run("cancel", func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			o, err := c.Exec(ctx, spawnOf("zleader", "cancelled.beat"))
+			if !errors.Is(err, context.DeadlineExceeded) || !o.CleanupProven {
+				t.Errorf("%v: %+v", err, o)
+			}
+			s.quiet(t, "cancelled.beat")
+		})
+	})
+}
+
+// attackBy runs an attack of one invocation while during starts others. It returns the attacker's outcome.
+func attackBy(t *testing.T, c *control.Client, s control.Spawn, during func(until time.Time)) control.Outcome {
+	t.Helper()
+	ended := make(chan control.Outcome, 1)
+	began := time.Now()
+	go func() {
+		o, err := c.Exec(t.Context(), s)
+		if err != nil || !o.CleanupProven {
+			t.Errorf("attacker: %v: %+v", err, o)
+		}
+		ended <- o
+	}()
+	during(began.Add(4 * time.Second))
+	return <-ended
+}
+
+// A tenant that stops what it can delays a neighbour to its time-out, and neither the proof of its end nor
+// the supervisor.
+func TestStoppingNeighbour(t *testing.T) {
+	eachSandbox(t, func(t *testing.T, s *sandbox) {
+		c := s.connect(t)
+		runs, stopped := 0, 0
+		attackBy(t, c, spawnOf("stopper", "5000"), func(until time.Time) {
+			for time.Now().Before(until) {
+				sp := spawnOf("exit", "0")
+				sp.Timeout = 300 * time.Millisecond
+				began := time.Now()
+				o := must(t, c, sp)
+				if d := time.Since(began); d > sp.Timeout+2*time.Second {
+					t.Errorf("took %v: %+v", d, o)
+				}
+				runs++
+				if o.TimedOut {
+					stopped++
+				}
+			}
+		})
+		if stopped == 0 {
+			t.Errorf("none of %d was stopped", runs)
+		}
+		t.Logf("%d of %d were stopped", stopped, runs)
+	})
+}
+
+// No process of root's is a tenant's to signal, not for an instant of a spawn either.
+func TestKeepersAreNotTheTenants(t *testing.T) {
+	eachSandbox(t, func(t *testing.T, s *sandbox) {
+		c := s.connect(t)
+		o := attackBy(t, c, spawnOf("sigroot", "5000", "listed"), func(until time.Time) {
+			s.awaitBeat(t, "listed") // a launch stage on the list would be the tenant's to kill a moment later
+			for time.Now().Before(until) {
+				if o := must(t, c, spawnOf("exit", "0")); o.ExitCode != 0 {
+					t.Fatalf("%+v", o)
+				}
+			}
+		})
+		if string(o.Stdout) != "true 0\n" {
+			t.Errorf("%q", o.Stdout)
+		}
+	})
+}
+
+// A keeper that hangs is given up before the worker gives the bridge up, and its tree is dead by then.
+func TestHungKeeperIsGivenUp(t *testing.T) {
+	for _, cancelled := range []bool{false, true} {
+		t.Run(map[bool]string{false: "time-out", true: "cancel"}[cancelled], func(t *testing.T) {
+			s := hostSandbox(t) // only here can the keeper be found from outside
+			c := s.connect(t)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			sp := spawnOf("reaper", "hung.beat", "middle")
+			if !cancelled {
+				sp.Timeout = 2 * time.Second
+			}
+			began := time.Now()
+			ended := make(chan error, 1)
+			go func() {
+				_, err := c.Exec(ctx, sp)
+				ended <- err
+			}()
+			s.awaitBeat(t, "hung.beat")
+			hung := 0
+			for _, keeper := range childrenOf(t, s.pid) {
+				if len(childrenOf(t, keeper)) > 0 {
+					hung++
+					if err := unix.Kill(keeper, unix.SIGSTOP); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			limit := sp.Timeout + control.TerminateWithin
+			if cancelled {
+				began, limit = time.Now(), control.TerminateWithin
+				cancel()
+			}
+			err := <-ended
+			if d := time.Since(began); hung != 1 || !errors.Is(err, control.ErrLost) || d > limit-2*time.Second {
+				t.Errorf("%d keepers hung: %v after %v", hung, err, d)
+			}
+			s.quiet(t, "hung.beat")
+			must(t, c, spawnOf("exit", "0")) // on the same bridge
+		})
+	}
+}
+
+// The launch stage serves keepers only.
+func TestLaunchByATenant(t *testing.T) {
+	eachSandbox(t, func(t *testing.T, s *sandbox) {
+		sp := spawnOf()
+		sp.Argv = []string{Binary, "launch", "/", "tenant", "exit", "0"}
+		if o := must(t, s.connect(t), sp); o.ExitCode != 1 {
+			t.Errorf("%+v", o)
+		}
+	})
+}
