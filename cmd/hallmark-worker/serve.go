@@ -48,6 +48,7 @@ type daemon struct {
 	supervisor worker.Installed
 	quota      worker.Installed
 	gate       *startGate
+	loop       *quota.Loop
 	sessions   *session.Manager
 }
 
@@ -148,11 +149,15 @@ func (d *daemon) prepare(ctx context.Context) (err error) {
 
 // build makes the lifecycle and the server.
 func (d *daemon) build(ctx context.Context) (*worker.Server, error) {
-	loop, err := quota.NewLoop(quota.LoopConfig{
+	var err error
+	d.loop, err = quota.NewLoop(quota.LoopConfig{
 		Dir: d.cfg.Workspaces.Dir, Helper: d.quota.Path, HelperDigest: d.quota.Digest,
 		ReserveBytes: d.cfg.Workspaces.ReserveBytes, ReserveInodes: d.cfg.Workspaces.ReserveInodes,
 		EngineMountinfo: d.engine.Mountinfo, Log: d.log,
 	})
+	if errors.Is(err, quota.ErrLocked) {
+		return nil, needs(err, "another worker uses the workspace directory", "give each worker a workspaces.dir of its own, or end the other one")
+	}
 	if err != nil {
 		return nil, needs(err, "workspaces cannot be bounded", "correct workspaces")
 	}
@@ -165,7 +170,7 @@ func (d *daemon) build(ctx context.Context) (*worker.Server, error) {
 		},
 		Ceilings: d.cfg.Ceilings,
 		Limits:   session.Limits{Creates: int(limits.Creates), Execs: int(limits.Execs), ExecsPerSandbox: int(limits.ExecsPerSandbox)},
-		Store:    d.store, Engine: d.engine, Quota: loop, Gate: d.gate, Log: d.log,
+		Store:    d.store, Engine: d.engine, Quota: d.loop, Gate: d.gate, Log: d.log,
 	}
 	if d.cfg.Mode == api.Qualification {
 		// Production pins the profile; here there is none yet, but all sandboxes are to be alike.
@@ -199,12 +204,12 @@ func (d *daemon) build(ctx context.Context) (*worker.Server, error) {
 			Features: worker.Features(), Limits: limits,
 		},
 		Verifier: verifier, Signer: signer, Nonces: d.store, Sessions: d.sessions, Log: d.log,
-		OpenFiles: func(_ context.Context, ws, sb string) (worker.Files, func(), error) {
-			tree, release, err := d.sessions.Tree(ws, sb)
+		OpenFiles: func(ctx context.Context, ws, sb string) (context.Context, worker.Files, func(), error) {
+			ctx, tree, release, err := d.sessions.Tree(ctx, ws, sb)
 			if err != nil {
-				return nil, nil, err
+				return nil, nil, nil, err
 			}
-			return worker.TreeFiles(tree), release, nil
+			return ctx, worker.TreeFiles(tree), release, nil
 		},
 	})
 	return server, needsOrNil(err, "the server cannot be built", "see the log")
@@ -214,6 +219,9 @@ func (d *daemon) close() error {
 	var errs []error
 	if d.engine != nil {
 		errs = append(errs, d.engine.Close())
+	}
+	if d.loop != nil {
+		errs = append(errs, d.loop.Close())
 	}
 	if d.store != nil {
 		errs = append(errs, d.store.Close())

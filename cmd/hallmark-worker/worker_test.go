@@ -347,6 +347,13 @@ func TestKilledWorkerIsCleanedUpByTheNext(t *testing.T) {
 	if code := s.wait(second); code != exitFailed || !strings.Contains(second.stderr.String(), "in use by another process") {
 		t.Errorf("a second worker on the state directory: %d, %s", code, second.stderr)
 	}
+	state, listen := s.cfg.StateDir, s.cfg.Listen
+	s.cfg.StateDir, s.cfg.Listen = state+"-2", listen+"-2"
+	second = s.spawn()
+	if code := s.wait(second); code != exitFailed || !strings.Contains(second.stderr.String(), "another worker uses the workspace directory") {
+		t.Errorf("a second worker with a state directory of its own on the workspace directory: %d, %s", code, second.stderr)
+	}
+	s.cfg.StateDir, s.cfg.Listen = state, listen
 	if err := p.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}

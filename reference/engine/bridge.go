@@ -4,8 +4,10 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"sync"
 
 	"github.com/docker/docker/api/types"
@@ -28,11 +30,63 @@ func (e *Engine) Bridge(ctx context.Context, id string) (io.ReadWriteCloser, err
 	if err != nil {
 		return nil, fmt.Errorf("create bridge: %w", err)
 	}
-	resp, err := e.cli.ContainerExecAttach(ctx, ex.ID, container.ExecAttachOptions{})
+	// The client heeds ctx until it has dialled and not while it waits for the answer, so the
+	// end of ctx closes the connection: that ends the wait and leaves nothing open.
+	d := &dialled{}
+	stop := context.AfterFunc(ctx, d.close)
+	resp, err := e.cli.ContainerExecAttach(context.WithValue(ctx, dialledKey{}, d), ex.ID, container.ExecAttachOptions{})
+	if err == nil && !stop() {
+		resp.Close()
+		err = context.Cause(ctx)
+	}
 	if err != nil {
-		return nil, fmt.Errorf("attach bridge: %w", err)
+		stop()
+		return nil, fmt.Errorf("attach bridge: %w", errors.Join(ctx.Err(), err))
 	}
 	return e.demux(resp, id), nil
+}
+
+// dialledKey carries a *dialled to the client's dialer.
+type dialledKey struct{}
+
+// dialled is the connection of one attach, so that it can be closed while the client waits.
+type dialled struct {
+	mu     sync.Mutex
+	conn   net.Conn
+	closed bool
+}
+
+func (d *dialled) close() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.closed = true
+	if d.conn != nil {
+		d.conn.Close()
+	}
+}
+
+func (d *dialled) take(c net.Conn) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.conn = c
+	if d.closed {
+		c.Close()
+	}
+}
+
+// dialer connects to the engine's socket, whatever address the client thinks of.
+func dialer(socket string) func(ctx context.Context, _, _ string) (net.Conn, error) {
+	return func(ctx context.Context, _, _ string) (net.Conn, error) {
+		var nd net.Dialer
+		c, err := nd.DialContext(ctx, "unix", socket)
+		if err != nil {
+			return nil, err
+		}
+		if d, ok := ctx.Value(dialledKey{}).(*dialled); ok {
+			d.take(c)
+		}
+		return c, nil
+	}
 }
 
 type bridge struct {

@@ -80,7 +80,7 @@ func New(ctx context.Context, cfg Config) (*Engine, error) {
 	if r := cfg.Ceilings; r.CPUs <= 0 || r.MemoryBytes <= 0 || r.PIDs <= 0 || r.WorkspaceBytes <= 0 || r.WorkspaceInodes <= 0 {
 		return nil, errors.New("engine: every ceiling is required")
 	}
-	cli, err := client.NewClientWithOpts(client.WithHost("unix://"+cfg.Socket), client.WithAPIVersionNegotiation())
+	cli, err := client.NewClientWithOpts(client.WithHost("unix://"+cfg.Socket), client.WithDialContext(dialer(cfg.Socket)), client.WithAPIVersionNegotiation())
 	if err != nil {
 		return nil, fmt.Errorf("engine client: %w", err)
 	}

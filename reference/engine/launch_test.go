@@ -274,8 +274,15 @@ func TestRecorderKeepsTheFirstProfile(t *testing.T) {
 	if got, err := os.ReadFile(path); err != nil || !bytes.Equal(got, a) {
 		t.Errorf("recorded %q, %v", got, err)
 	}
+	half := filepath.Join(filepath.Dir(path), ".launch-profile-1") // of a process that was cut off
+	if err := os.WriteFile(half, a[:3], 0o600); err != nil {
+		t.Fatal(err)
+	}
 	if r, err = NewProfileRecorder(path); err != nil {
 		t.Fatal(err)
+	}
+	if left, err := os.ReadDir(filepath.Dir(path)); err != nil || len(left) != 1 {
+		t.Errorf("beside the profile: %v, %v", left, err)
 	}
 	if err := r.Observe(db, b); !errors.Is(err, ErrLaunch) {
 		t.Errorf("another profile after a restart gave %v", err)

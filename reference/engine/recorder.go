@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 )
 
@@ -22,9 +23,22 @@ type ProfileRecorder struct {
 	first []byte
 }
 
+// halfWritten begins the names of profiles that are not whole yet.
+const halfWritten = ".launch-profile-"
+
 // NewProfileRecorder uses path, which is read when it exists: a profile outlives the
-// worker's restart within one run.
+// worker's restart within one run. What a process that was cut off left beside it is removed:
+// the caller holds the directory alone.
 func NewProfileRecorder(path string) (*ProfileRecorder, error) {
+	entries, err := os.ReadDir(filepath.Dir(path))
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), halfWritten) {
+			err = errors.Join(err, os.Remove(filepath.Join(filepath.Dir(path), e.Name())))
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("remove half a launch profile: %w", err)
+	}
 	first, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("read launch profile: %w", err)
@@ -54,7 +68,7 @@ func (r *ProfileRecorder) Observe(digest string, profile []byte) error {
 }
 
 func writeDurably(path string, body []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".launch-profile-*")
+	f, err := os.CreateTemp(filepath.Dir(path), halfWritten+"*")
 	if err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -36,7 +37,12 @@ func (l *Loop) call(ctx context.Context, out any, verb string, args ...string) e
 	c := exec.CommandContext(ctx, "/proc/self/fd/"+strconv.Itoa(int(exe.Fd())), append([]string{"loop", verb, l.cfg.Dir}, args...)...)
 	c.Args[0] = "hallmark-quota"
 	c.Dir, c.Env = "/", []string{}
-	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	// The helper ends with this process, or it could still mount what the next process believes
+	// unmounted. Pdeathsig follows the thread that forked (prctl(2)), and threads end here, see
+	// reference/workspace: this goroutine keeps its thread until the helper has ended.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
 	// The whole session: a tool of the helper must not outlive it.
 	c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGKILL) }
 	c.WaitDelay = 2 * time.Second

@@ -74,12 +74,14 @@ type LoopConfig struct {
 
 // Loop keeps one ext4 image per workspace. Safe for concurrent use.
 type Loop struct {
-	cfg LoopConfig
+	cfg  LoopConfig
+	lock *os.File // held on Dir until Close
 }
 
 var digestRE = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 
-// NewLoop checks the configuration, the helper and the directory.
+// NewLoop checks the configuration, the helper and the directory, and holds the directory for
+// this Loop alone until Close or the end of the process. ErrLocked when another one has it.
 func NewLoop(cfg LoopConfig) (*Loop, error) {
 	var errs []error
 	need := func(ok bool, what string) {
@@ -107,12 +109,34 @@ func NewLoop(cfg LoopConfig) (*Loop, error) {
 	}
 	cfg.Dir = dir
 	l := &Loop{cfg: cfg}
+	if l.lock, err = lockDir(dir); err != nil {
+		return nil, err
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	if _, err := l.List(ctx); err != nil {
-		return nil, err
+		return nil, errors.Join(err, l.Close())
 	}
 	return l, nil
+}
+
+// Close gives the directory back. Workspaces stay as they are. No other method may be called
+// afterwards.
+func (l *Loop) Close() error {
+	if err := l.lock.Close(); err != nil {
+		return fmt.Errorf("unlock workspace directory: %w", err)
+	}
+	return nil
+}
+
+// Known reports whether the workspace has been prepared before: it may then hold data. A
+// half-made image is none.
+func (l *Loop) Known(_ context.Context, workspaceID string) (bool, error) {
+	known, err := loopimage.Known(l.cfg.Dir, workspaceID)
+	if err != nil {
+		return false, fmt.Errorf("look workspace up: %w", err)
+	}
+	return known, nil
 }
 
 // Prepare makes or finds the workspace's image, checks and mounts it, and verifies the

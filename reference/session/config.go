@@ -46,6 +46,8 @@ type Engine interface {
 
 // Quota is session's view of the workspace backend; *quota.Loop is one.
 type Quota interface {
+	// Known reports whether the workspace was prepared before, so that it may hold data.
+	Known(ctx context.Context, workspaceID string) (bool, error)
 	Prepare(ctx context.Context, s quota.Spec) (quota.Mount, error)
 	Verify(ctx context.Context, workspaceID string) error
 	Usage(ctx context.Context, workspaceID string) (quota.Usage, error)

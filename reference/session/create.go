@@ -187,8 +187,12 @@ func (m *Manager) build(ctx context.Context, s *sandbox) error {
 		return api.E(api.Unqualified, fmt.Errorf("image declares volumes %q", image.Volumes))
 	}
 
+	known, err := m.cfg.Quota.Known(ctx, s.rec.WorkspaceID)
+	if err != nil {
+		return workspaceError(err)
+	}
 	// The intent comes before any effect.
-	if err := m.advance(ctx, s, func(r *record) {}); err != nil {
+	if err := m.advance(ctx, s, func(r *record) { r.Fresh = !known }); err != nil {
 		return err
 	}
 	mount, err := m.cfg.Quota.Prepare(ctx, quota.Spec{

@@ -136,6 +136,9 @@ func TestFailedCreateLeavesNothing(t *testing.T) {
 				w.setFail(nil)
 				time.Sleep(time.Minute) // retirement of what the failing store kept
 				w.wantClean()
+				if w.hasImage("ws") {
+					t.Error("the image of a workspace that nobody was told of is left")
+				}
 				mustCreate(t, m, "lease", "ws")
 			})
 		})
@@ -162,6 +165,23 @@ func TestCallerMayLeaveACreate(t *testing.T) {
 		mustCreate(t, m, "lease", "ws")
 		if w.count("create") != 1 {
 			t.Errorf("%d creates", w.count("create"))
+		}
+	})
+}
+
+// TestFailedCreateKeepsData: a workspace that was there before is not the create's to remove.
+func TestFailedCreateKeepsData(t *testing.T) {
+	bubble(t, Limits{}, func(t *testing.T, w *world, m *Manager) {
+		r := mustCreate(t, m, "first", "ws")
+		if err := m.Dispose(t.Context(), "ws", r.SandboxID); err != nil {
+			t.Fatal(err)
+		}
+		w.setFail(failing("start", errors.New("broken")))
+		_, err := m.Create(t.Context(), request("second", "ws"), "d")
+		wantCode(t, "create", err, api.EngineFailed)
+		w.setFail(nil)
+		if !w.hasImage("ws") || w.count("purge") != 0 {
+			t.Error("a failed create removed a workspace that it had not made")
 		}
 	})
 }

@@ -50,6 +50,10 @@ func (m *Manager) Exec(ctx context.Context, ws, sb string, req api.ExecRequest, 
 		release()
 		return inv.result, inv.err
 	}
+	if ctx.Err() != nil { // the caller left while the claim was made durable
+		m.forget(s, req.InvocationID, release)
+		return api.ExecResult{}, api.E(api.ExecAborted, ctx.Err())
+	}
 	out, err := s.control.Exec(ctx, control.Spawn{
 		ID: req.InvocationID, Argv: req.Argv, Cwd: req.Cwd, Stdin: req.Stdin,
 		Timeout: time.Duration(req.TimeoutMs) * time.Millisecond, MaxOutput: req.MaxOutputBytes,
@@ -58,12 +62,26 @@ func (m *Manager) Exec(ctx context.Context, ws, sb string, req api.ExecRequest, 
 		m.forget(s, req.InvocationID, release)
 		return api.ExecResult{}, api.E(api.ExecConcurrencyExhausted, err)
 	}
+	if unclean(out, err) { // before err is mapped: a cancel hides nothing of what control said
+		m.retire(s, s.rec.Generation, reasonCleanup)
+	}
 	result, err := m.outcome(ctx, s, req.InvocationID, out, err)
 	m.finish(s, req.InvocationID, result, err, release)
-	if err == nil && !out.CleanupProven {
-		m.retire(s, s.rec.Generation, reasonCleanup) // a survivor may be left: the sandbox ends
-	}
 	return result, err
+}
+
+// unclean reports whether something of an invocation may be left: its cleanup is not proven,
+// or there is no outcome although a process may have been started. A lost one is typed by
+// [Manager.lost].
+func unclean(out control.Outcome, err error) bool {
+	var spawn *control.SpawnError
+	switch {
+	case errors.Is(err, control.ErrLost):
+		return false
+	case errors.As(err, &spawn), errors.Is(err, control.ErrFrame): // no process was started
+		return false
+	}
+	return !out.CleanupProven
 }
 
 // invoke claims an invocation id. fresh is true for the one caller that must run it; the
@@ -180,10 +198,7 @@ func (m *Manager) outcome(ctx context.Context, s *sandbox, id string, out contro
 	case errors.Is(err, control.ErrLost):
 		return api.ExecResult{}, m.lost(s, err)
 	case errors.As(err, &spawn):
-		if spawn.Step == control.StepCwd && (spawn.Errno == syscall.ENOENT || spawn.Errno == syscall.ENOTDIR) {
-			return api.ExecResult{}, api.E(api.PathNotFound, err)
-		}
-		return api.ExecResult{}, api.E(api.ExecAborted, err)
+		return api.ExecResult{}, api.E(spawnCode(spawn), err)
 	case err != nil && ctx.Err() != nil:
 		return api.ExecResult{}, api.E(api.ExecAborted, err)
 	case errors.Is(err, control.ErrFrame):
@@ -204,17 +219,39 @@ func (m *Manager) outcome(ctx context.Context, s *sandbox, id string, out contro
 	return r, nil
 }
 
-// lost types the end of a supervisor: the sandbox's lease, its death, or its memory.
+// spawnCode is the code of a command that was not started. A working directory fails as a
+// path of the file operations does.
+func spawnCode(e *control.SpawnError) api.Code {
+	if e.Step == control.StepCwd {
+		switch e.Errno {
+		case syscall.ENOENT, syscall.ENOTDIR:
+			return api.PathNotFound
+		case syscall.EACCES, syscall.EPERM, syscall.ENAMETOOLONG:
+			return api.RequestInvalid
+		case syscall.ELOOP:
+			return api.PathUnsafe
+		}
+	}
+	return api.ExecAborted
+}
+
+// lost types the end of a supervisor, the sandbox's lease, its death, or its memory, and sees
+// to it that the sandbox ends.
 func (m *Manager) lost(s *sandbox, cause error) error {
-	t := time.NewTimer(deathVerdict)
-	defer t.Stop()
-	select {
-	case <-s.life.Done(): // retirement knows why
-	case <-s.dead:
-	case <-t.C:
+	// While the bridge lives, only this invocation's keeper died: what it kept may run on, and
+	// nobody watches it. Otherwise the sandbox may have died; the engine knows more in a moment.
+	if s.control.Err() != nil {
+		t := time.NewTimer(deathVerdict)
+		defer t.Stop()
+		select {
+		case <-s.life.Done(): // retirement knows why
+		case <-s.dead:
+		case <-t.C:
+		}
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.retireLocked(s, reasonDied)
 	if s.rec.State == stateRetiring {
 		return api.E(s.rec.code(), cause)
 	}

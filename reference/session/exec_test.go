@@ -4,6 +4,8 @@ package session
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"sync"
 	"syscall"
 	"testing"
@@ -79,6 +81,9 @@ func TestExecOutcomesAreMapped(t *testing.T) {
 		{"exit", control.Outcome{CleanupProven: true}, nil, ""},
 		{"no such directory", control.Outcome{}, &control.SpawnError{Step: control.StepCwd, Errno: syscall.ENOENT}, api.PathNotFound},
 		{"no process", control.Outcome{}, &control.SpawnError{Step: control.StepFork, Errno: syscall.EAGAIN}, api.ExecAborted},
+		{"unreadable directory", control.Outcome{}, &control.SpawnError{Step: control.StepCwd, Errno: syscall.EACCES}, api.RequestInvalid},
+		{"long directory name", control.Outcome{}, &control.SpawnError{Step: control.StepCwd, Errno: syscall.ENAMETOOLONG}, api.RequestInvalid},
+		{"symlink loop", control.Outcome{}, &control.SpawnError{Step: control.StepCwd, Errno: syscall.ELOOP}, api.PathUnsafe},
 		{"refused frame", control.Outcome{}, control.ErrFrame, api.RequestInvalid},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -131,17 +136,92 @@ func TestCancelledExecIsAborted(t *testing.T) {
 	})
 }
 
+// TestUnprovenCleanupEndsTheSandbox: also when the caller has gone or the deadline of the API
+// has passed, so that the outcome comes with an error, and when there is no outcome at all.
 func TestUnprovenCleanupEndsTheSandbox(t *testing.T) {
+	type end func(ctx context.Context) (control.Outcome, error)
+	left := func(o control.Outcome) end {
+		return func(ctx context.Context) (control.Outcome, error) {
+			<-ctx.Done()
+			return o, ctx.Err()
+		}
+	}
+	for _, tt := range []struct {
+		name   string
+		run    end
+		want   api.Code
+		reason string // "" for a sandbox that stays
+	}{
+		{"ended by itself", func(context.Context) (control.Outcome, error) { return control.Outcome{}, nil }, "", "cleanup"},
+		{"cancelled", left(control.Outcome{Signal: "SIGKILL"}), api.ExecAborted, "cleanup"},
+		{"cancelled without an outcome", left(control.Outcome{}), api.ExecAborted, "cleanup"},
+		{"cancelled and proven", left(control.Outcome{Signal: "SIGKILL", CleanupProven: true}), api.ExecAborted, ""},
+		{"unknown failure", func(context.Context) (control.Outcome, error) { return control.Outcome{}, errors.New("broken") }, api.ExecAborted, "cleanup"},
+		{"not started", func(context.Context) (control.Outcome, error) {
+			return control.Outcome{}, &control.SpawnError{Step: control.StepFork, Errno: syscall.EAGAIN}
+		}, api.ExecAborted, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			bubble(t, Limits{}, func(t *testing.T, w *world, m *Manager) {
+				r := mustCreate(t, m, "lease", "ws")
+				w.exec = func(ctx context.Context, _ control.Spawn) (control.Outcome, error) { return tt.run(ctx) }
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				_, err := m.Exec(ctx, "ws", r.SandboxID, command("i"), "d")
+				wantCode(t, "exec", err, tt.want)
+				synctest.Wait()
+				wantState := "gone"
+				if tt.reason == "" {
+					wantState = "ready"
+				}
+				st, err := m.Get(t.Context(), "ws", r.SandboxID)
+				if err != nil || st.State != wantState || st.Reason != tt.reason {
+					t.Errorf("get gave %+v, %v", st, err)
+				}
+			})
+		})
+	}
+}
+
+// TestCallerThatLeftBeforeTheStartCostsNothing: nothing ran, so the id is free and the sandbox stays.
+func TestCallerThatLeftBeforeTheStartCostsNothing(t *testing.T) {
 	bubble(t, Limits{}, func(t *testing.T, w *world, m *Manager) {
 		r := mustCreate(t, m, "lease", "ws")
-		w.exec = func(context.Context, control.Spawn) (control.Outcome, error) { return control.Outcome{}, nil }
-		if out, err := m.Exec(t.Context(), "ws", r.SandboxID, command("i"), "d"); err != nil || out.CleanupProven {
-			t.Errorf("exec gave %+v, %v", out, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		w.setFail(func(op, subject string) error {
+			if op == "store" && subject == bucketInvocations {
+				cancel()
+			}
+			return nil
+		})
+		_, err := m.Exec(ctx, "ws", r.SandboxID, command("i"), "d")
+		wantCode(t, "exec", err, api.ExecAborted)
+		w.setFail(nil)
+		if out, err := m.Exec(t.Context(), "ws", r.SandboxID, command("i"), "d"); err != nil || string(out.Stdout) != "i" {
+			t.Errorf("the second try gave %+v, %v", out, err)
 		}
-		synctest.Wait()
+	})
+}
+
+// TestLostKeeperEndsTheSandbox: the bridge lives on, but nobody watches what the keeper left.
+func TestLostKeeperEndsTheSandbox(t *testing.T) {
+	bubble(t, Limits{}, func(t *testing.T, w *world, m *Manager) {
+		r := mustCreate(t, m, "lease", "ws")
+		w.pause["remove"] = 10 * time.Second
+		w.exec = func(context.Context, control.Spawn) (control.Outcome, error) {
+			return control.Outcome{}, fmt.Errorf("%w: keeper died", control.ErrLost)
+		}
+		began := time.Now()
+		_, err := m.Exec(t.Context(), "ws", r.SandboxID, command("i"), "d")
+		wantCode(t, "exec", err, api.SandboxDied)
+		if took := time.Since(began); took > 0 {
+			t.Errorf("typed after %v", took)
+		}
 		st, err := m.Get(t.Context(), "ws", r.SandboxID)
-		if err != nil || st.State != "gone" || st.Reason != "cleanup" {
+		if err != nil || st.State != "retiring" || st.Reason != "died" {
 			t.Errorf("get gave %+v, %v", st, err)
 		}
+		_, err = m.Exec(t.Context(), "ws", r.SandboxID, command("j"), "d")
+		wantCode(t, "later exec", err, api.SandboxDied)
 	})
 }

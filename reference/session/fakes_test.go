@@ -32,12 +32,13 @@ type world struct {
 	rows       map[string][]byte // bucket "/" key -> value
 	containers map[string]*box   // by name
 	mounted    map[string]bool
+	images     map[string]bool // of workspaces
 	instance   string
 	serial     int
 	calls      []string // op and subject, in order
 	fail       func(op, subject string) error
 	pause      map[string]time.Duration // by op
-	images     map[string]bool
+	admitted   map[string]bool          // container images
 	exec       func(ctx context.Context, s control.Spawn) (control.Outcome, error)
 	statfs     control.Statfs
 	peak, busy int // of concurrent removals
@@ -60,7 +61,7 @@ var limits = api.Resources{CPUs: 1000, MemoryBytes: 1 << 20, PIDs: 10, Workspace
 func newWorld(t *testing.T) *world {
 	return &world{
 		t: t, dir: t.TempDir(), rows: map[string][]byte{}, containers: map[string]*box{}, mounted: map[string]bool{}, instance: "engine-1",
-		pause: map[string]time.Duration{}, images: map[string]bool{goodImage: true},
+		pause: map[string]time.Duration{}, admitted: map[string]bool{goodImage: true}, images: map[string]bool{},
 		statfs: control.Statfs{Blocks: 100, BlockSize: 1024, Inodes: 10},
 	}
 }
@@ -212,7 +213,7 @@ func (w *world) recorded(text string) bool {
 // Gate.
 
 func (w *world) Precheck(_ context.Context, s admission.Start) error {
-	if !w.images[s.ImageDigest] {
+	if !w.admitted[s.ImageDigest] {
 		return api.E(api.Unqualified, errors.New("not admitted"))
 	}
 	return w.step("precheck", "")
@@ -235,6 +236,9 @@ func (w *world) Prepare(_ context.Context, s quota.Spec) (quota.Mount, error) {
 	if !w.recorded(s.WorkspaceID) {
 		w.t.Errorf("workspace %s was prepared before its intent was durable", s.WorkspaceID)
 	}
+	w.mu.Lock()
+	w.images[s.WorkspaceID] = true // also when the rest fails
+	w.mu.Unlock()
 	if err := w.step("prepare", s.WorkspaceID); err != nil {
 		return quota.Mount{}, err
 	}
@@ -262,7 +266,28 @@ func (w *world) Release(_ context.Context, ws string) error {
 	return nil
 }
 
-func (w *world) Purge(_ context.Context, ws string) error { return w.step("purge", ws) }
+func (w *world) Purge(_ context.Context, ws string) error {
+	if err := w.step("purge", ws); err != nil {
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.images, ws)
+	return nil
+}
+
+func (w *world) Known(_ context.Context, ws string) (bool, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.images[ws], nil
+}
+
+// hasImage reports whether the workspace takes space on the host.
+func (w *world) hasImage(ws string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.images[ws]
+}
 
 // Engine.
 
@@ -423,7 +448,14 @@ func (l *link) Statfs(context.Context) (control.Statfs, error) {
 	return l.w.statfs, l.w.step("statfs", l.name)
 }
 func (l *link) Done() <-chan struct{} { return l.box.lost }
-func (l *link) Err() error            { return control.ErrLost }
+func (l *link) Err() error {
+	select {
+	case <-l.box.lost:
+		return control.ErrLost
+	default:
+		return nil
+	}
+}
 func (l *link) Close() error {
 	l.w.mu.Lock()
 	defer l.w.mu.Unlock()

@@ -282,7 +282,7 @@ func TestWholeLifeOnRunsc(t *testing.T) {
 		}
 		took = append(took, time.Since(b))
 	}
-	tree, release, err := s.m.Tree(r.WorkspaceID, r.SandboxID)
+	_, tree, release, err := s.m.Tree(s.Context(), r.WorkspaceID, r.SandboxID)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -370,7 +370,7 @@ func TestRestartRemovesOnlyWhatIsRecorded(t *testing.T) {
 func (s *site) waitFile(r api.Receipt, name string) {
 	s.Helper()
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		tree, release, err := s.m.Tree(r.WorkspaceID, r.SandboxID)
+		_, tree, release, err := s.m.Tree(s.Context(), r.WorkspaceID, r.SandboxID)
 		if err != nil {
 			s.Fatal(err)
 		}

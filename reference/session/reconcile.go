@@ -37,7 +37,7 @@ func (m *Manager) Reconcile(ctx context.Context) error {
 	var errs []error
 	for _, s := range left {
 		if err := m.settled(ctx, s); err != nil {
-			errs = append(errs, fmt.Errorf("sandbox %s: %w", s.rec.SandboxID, err))
+			errs = append(errs, err)
 		}
 	}
 	if len(errs) > 0 {
@@ -54,7 +54,7 @@ func (m *Manager) Reconcile(ctx context.Context) error {
 func (m *Manager) settled(ctx context.Context, s *sandbox) error {
 	for {
 		m.mu.Lock()
-		attempt, free := s.attempt, m.workspaces[s.rec.WorkspaceID] != s
+		id, attempt, free := s.rec.SandboxID, s.attempt, m.workspaces[s.rec.WorkspaceID] != s
 		m.mu.Unlock()
 		if free {
 			return nil
@@ -64,7 +64,7 @@ func (m *Manager) settled(ctx context.Context, s *sandbox) error {
 			return nil
 		case <-attempt:
 		case <-ctx.Done():
-			return fmt.Errorf("removal is not proven: %w", ctx.Err())
+			return fmt.Errorf("sandbox %s: removal is not proven: %w", id, ctx.Err())
 		}
 	}
 }
@@ -176,9 +176,12 @@ func (m *Manager) reportLookalikes(ctx context.Context, left []*sandbox) {
 	}
 }
 
+// haltWithin is what background work gets to notice that it has to end.
+const haltWithin = 2 * time.Second
+
 // Shutdown retires every sandbox in parallel and waits within ctx (30 s when it has no
-// bound). An error names what is left; its records stay for the next start. Nothing of the
-// Manager runs any more when it returns.
+// bound), and at most 2 s longer for background work to end. An error names what is left; its
+// records stay for the next start. After a nil error nothing of the Manager runs any more.
 func (m *Manager) Shutdown(ctx context.Context) error {
 	if _, bounded := ctx.Deadline(); !bounded {
 		var cancel context.CancelFunc
@@ -196,11 +199,22 @@ func (m *Manager) Shutdown(ctx context.Context) error {
 	var errs []error
 	for _, s := range all {
 		if err := m.settled(ctx, s); err != nil {
-			errs = append(errs, fmt.Errorf("sandbox %s: %w", s.rec.SandboxID, err))
+			errs = append(errs, err)
 		}
 	}
 	m.halt()
-	m.wg.Wait()
+	idle := make(chan struct{})
+	go func() {
+		defer close(idle)
+		m.wg.Wait()
+	}()
+	grace := time.NewTimer(haltWithin)
+	defer grace.Stop()
+	select {
+	case <-idle:
+	case <-grace.C:
+		errs = append(errs, errors.New("background work does not end"))
+	}
 	if len(errs) > 0 {
 		return fmt.Errorf("shutdown left: %w", errors.Join(errs...))
 	}

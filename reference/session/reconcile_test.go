@@ -94,11 +94,8 @@ func TestRestartRemovesWhatIsRecorded(t *testing.T) {
 		for _, r := range rs {
 			w2.mounted[r.WorkspaceID] = true
 		}
-		var stuck string
+		stuck := names[slices.IndexFunc(names, func(n string) bool { return n != forged })]
 		w2.setFail(func(op, name string) error {
-			if op == "remove" && stuck == "" {
-				stuck = name
-			}
 			if op == "remove" && name == stuck {
 				return errors.New("busy")
 			}
@@ -240,5 +237,81 @@ func TestMemoryIsBounded(t *testing.T) {
 	late := now.Add(rememberFor + time.Second)
 	if forgotten := g.add(record{SandboxID: "new", ClientLeaseID: "new", GoneUnixMs: late.UnixMilli()}, late); len(forgotten) != 3 {
 		t.Errorf("a day later %q were forgotten", forgotten)
+	}
+}
+
+// TestShutdownIsBounded: a step of a create that heeds nothing does not hold the process.
+func TestShutdownIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		m := w.boot(Limits{})
+		if err := m.Reconcile(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		w.pause["bridge"] = time.Hour
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			_, err := m.Create(t.Context(), request("lease", "ws"), "d")
+			wantCode(t, "create", err, api.Unavailable)
+		}()
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		began := time.Now()
+		if err := m.Shutdown(ctx); err == nil {
+			t.Error("the shutdown left a create and did not say so")
+		}
+		if took := time.Since(began); took > 5*time.Second {
+			t.Errorf("the shutdown took %v", took)
+		}
+		<-ended
+	})
+}
+
+// TestCreateCutOffLeavesNoImage: the process is killed while it prepares the workspace. What it
+// made goes, since nobody was told of it; what was there before stays.
+func TestCreateCutOffLeavesNoImage(t *testing.T) {
+	for name, populated := range map[string]bool{"new workspace": false, "populated workspace": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				w.images["ws"] = populated
+				old := w.boot(Limits{})
+				if err := old.Reconcile(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				w.pause["prepare"] = time.Second
+				created := make(chan error, 1)
+				go func() {
+					_, err := old.Create(t.Context(), request("lease", "ws"), "d")
+					created <- err
+				}()
+				synctest.Wait()
+				w2 := newWorld(t)
+				w2.rows = w.freeze()
+				w2.images["ws"] = w.hasImage("ws")
+				if !w2.images["ws"] {
+					t.Fatal("no witness: nothing was made yet")
+				}
+				m := w2.boot(Limits{})
+				if err := m.Reconcile(t.Context()); err != nil {
+					t.Error(err)
+				}
+				w2.wantClean()
+				if w2.hasImage("ws") != populated {
+					t.Errorf("after the restart the workspace has an image: %v, want %v", !populated, populated)
+				}
+				if err := m.Shutdown(t.Context()); err != nil {
+					t.Error(err)
+				}
+				if err := <-created; err != nil {
+					t.Error(err)
+				}
+				if err := old.Shutdown(t.Context()); err != nil {
+					t.Error(err)
+				}
+			})
+		})
 	}
 }

@@ -60,6 +60,10 @@ type record struct {
 	Sent           bool   `json:"sent,omitempty"`
 	Settled        bool   `json:"settled,omitempty"`
 
+	// Fresh says that the workspace held nothing when this create began. Durable before the
+	// workspace is made: when the create fails, or is cut off, its image goes with it.
+	Fresh bool `json:"fresh,omitempty"`
+
 	// Released says that the workspace was given back while the name is still owned.
 	Released bool `json:"released,omitempty"`
 

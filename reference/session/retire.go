@@ -220,6 +220,11 @@ func (m *Manager) remove(s *sandbox) error {
 		if err := m.cfg.Quota.Release(ctx, rec.WorkspaceID); err != nil && !errors.Is(err, quota.ErrNotFound) {
 			return fmt.Errorf("release workspace: %w", err)
 		}
+		if rec.Failed && rec.Fresh { // nobody was told of this workspace, and nobody could have used it
+			if err := m.cfg.Quota.Purge(ctx, rec.WorkspaceID); err != nil && !errors.Is(err, quota.ErrNotFound) {
+				return fmt.Errorf("purge workspace of a failed create: %w", err)
+			}
+		}
 	}
 	if rec.Sent && !rec.Settled {
 		return m.entomb(ctx, s, rec)

@@ -150,13 +150,26 @@ func (m *Manager) Get(ctx context.Context, ws, sb string) (api.SandboxState, err
 }
 
 // Tree returns the workspace of a ready sandbox for one operation. release must be called
-// once; until then the sandbox is in use and its idle time does not run.
-func (m *Manager) Tree(ws, sb string) (*workspace.Tree, func(), error) {
+// once; until then the sandbox is in use and its idle time does not run. The returned context
+// is ctx, and ends too when retirement begins, with the sandbox's code as its cause: retirement
+// waits for the operation, so the operation must not wait for anything else.
+func (m *Manager) Tree(ctx context.Context, ws, sb string) (context.Context, *workspace.Tree, func(), error) {
 	s, release, err := m.begin(ws, sb)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
-	return s.tree, release, nil
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(s.life, func() {
+		m.mu.Lock()
+		code := s.rec.code()
+		m.mu.Unlock()
+		cancel(api.E(code, errors.New("sandbox retires during the operation")))
+	})
+	return ctx, s.tree, func() {
+		stop()
+		cancel(nil)
+		release()
+	}, nil
 }
 
 // begin checks binding and lease and marks the sandbox as in use.

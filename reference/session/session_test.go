@@ -75,7 +75,7 @@ func TestLeaseEndsWhenIdleOrHard(t *testing.T) {
 			t.Errorf("a busy sandbox was taken for idle: %v", err)
 		}
 		time.Sleep(59 * time.Second)
-		_, release, err := m.Tree("ws", r.SandboxID)
+		_, _, release, err := m.Tree(t.Context(), "ws", r.SandboxID)
 		if err != nil {
 			t.Fatalf("the sandbox ended early: %v", err)
 		}
@@ -106,4 +106,47 @@ func TestLeaseEndsWhenIdleOrHard(t *testing.T) {
 			t.Errorf("the hard expiry came after %v, want 10 min", took)
 		}
 	})
+}
+
+// TestRetirementEndsFileOperations: an operation hears of the end, and why, when it begins.
+func TestRetirementEndsFileOperations(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		end  func(ctx context.Context, m *Manager, sb string) error
+		want api.Code
+	}{
+		{"dispose", func(ctx context.Context, m *Manager, sb string) error { return m.Dispose(ctx, "ws", sb) }, api.SandboxDisposed},
+		{"hard expiry", func(context.Context, *Manager, string) error { time.Sleep(10 * time.Minute); return nil }, api.SandboxExpired},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			bubble(t, Limits{}, func(t *testing.T, w *world, m *Manager) {
+				r := mustCreate(t, m, "lease", "ws")
+				ctx, _, release, err := m.Tree(t.Context(), "ws", r.SandboxID)
+				if err != nil {
+					t.Fatal(err)
+				}
+				told := make(chan bool, 1)
+				go func() {
+					defer release()
+					select {
+					case <-ctx.Done():
+						told <- true
+					case <-time.After(10*time.Minute + time.Second):
+						told <- false
+					}
+				}()
+				if err := tt.end(t.Context(), m, r.SandboxID); err != nil {
+					t.Error(err)
+				}
+				if !<-told {
+					t.Error("the operation was not told")
+				}
+				wantCode(t, "cause", context.Cause(ctx), tt.want)
+				synctest.Wait()
+				if st, err := m.Get(t.Context(), "ws", r.SandboxID); err != nil || st.State != "gone" {
+					t.Errorf("the operation held the sandbox: %+v, %v", st, err)
+				}
+			})
+		})
+	}
 }

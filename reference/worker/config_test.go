@@ -144,6 +144,20 @@ func TestInstallHelper(t *testing.T) {
 	if err != nil || second.Path == first.Path {
 		t.Fatalf("%+v, %v", second, err)
 	}
+	st, err := os.Stat(second.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(filepath.Join(dir, ".new-1"), "half a cop", 0o600) // of a start that was cut off
+	if again, err := InstallHelper(dir, source); err != nil || again != second {
+		t.Errorf("%+v, %v", again, err)
+	}
+	if now, err := os.Stat(second.Path); err != nil || !os.SameFile(st, now) {
+		t.Errorf("a copy that holds was made again: %v", err)
+	}
+	if left, err := filepath.Glob(filepath.Join(dir, ".new-*")); err != nil || len(left) != 0 {
+		t.Errorf("left behind: %q, %v", left, err)
+	}
 	if err := first.Verify(); err != nil {
 		t.Errorf("the first copy followed its source: %v", err)
 	}

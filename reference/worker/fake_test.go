@@ -32,6 +32,7 @@ type fake struct {
 	byLease map[string]api.Receipt
 	files   map[string][]byte
 
+	end    context.CancelCauseFunc                                                      // of the sandbox of the last file operation
 	fail   error                                                                        // returned by every call when set
 	onExec func(context.Context, api.ExecRequest) (api.ExecResult, error)               // replaces exec when set
 	alter  func(*api.Receipt)                                                           // changes the receipt when set
@@ -241,8 +242,12 @@ func (r *rig) start(workerKey, authority ed25519.PrivateKey, tw tweak) {
 	}
 	r.server, err = New(Options{
 		Health: r.health, Verifier: verifier, Signer: signer, Nonces: r.store, Sessions: r.fake,
-		OpenFiles: func(context.Context, string, string) (Files, func(), error) {
-			return r.fake, func() {}, r.fake.enter("open")
+		OpenFiles: func(ctx context.Context, _, _ string) (context.Context, Files, func(), error) {
+			ctx, cancel := context.WithCancelCause(ctx)
+			r.fake.mu.Lock()
+			r.fake.end = cancel
+			r.fake.mu.Unlock()
+			return ctx, r.fake, func() { cancel(nil) }, r.fake.enter("open")
 		},
 		Log: slog.New(slog.NewJSONHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})

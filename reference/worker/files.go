@@ -12,6 +12,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -32,7 +33,7 @@ func (s *Server) fs(x *exchange, c call) error {
 	}
 	ctx, cancel := context.WithTimeout(x.r.Context(), fsTimeout)
 	defer cancel()
-	files, release, err := s.o.OpenFiles(ctx, x.claims.WorkspaceID, c.sandbox)
+	ctx, files, release, err := s.o.OpenFiles(ctx, x.claims.WorkspaceID, c.sandbox)
 	if err != nil {
 		return err
 	}
@@ -84,7 +85,7 @@ func (s *Server) read(x *exchange, c call) error {
 	}
 	ctx, cancel := context.WithTimeout(x.r.Context(), transferTimeout)
 	defer cancel()
-	files, release, err := s.o.OpenFiles(ctx, x.claims.WorkspaceID, c.sandbox)
+	ctx, files, release, err := s.o.OpenFiles(ctx, x.claims.WorkspaceID, c.sandbox)
 	if err != nil {
 		return err
 	}
@@ -98,7 +99,8 @@ func (s *Server) read(x *exchange, c call) error {
 	x.w.Header().Set("Content-Length", strconv.FormatInt(size, 10))
 	x.started = true
 	x.w.WriteHeader(http.StatusOK)
-	out := deadlined{write: x.w.Write, set: rc.SetWriteDeadline, limit: s.stall, ctx: ctx.Err}
+	out := deadlined{write: x.w.Write, set: rc.SetWriteDeadline, limit: s.stall, ctx: ctx}
+	defer context.AfterFunc(ctx, out.cut)()
 	// A file that shrinks meanwhile cuts the answer short of its Content-Length.
 	n, err := io.CopyBuffer(&out, io.LimitReader(f, size), make([]byte, transferChunk))
 	if err == nil && n != size {
@@ -118,17 +120,15 @@ func (s *Server) write(x *exchange, c call) error {
 	}
 	ctx, cancel := context.WithTimeout(x.r.Context(), transferTimeout)
 	defer cancel()
-	files, release, err := s.o.OpenFiles(ctx, x.claims.WorkspaceID, c.sandbox)
+	ctx, files, release, err := s.o.OpenFiles(ctx, x.claims.WorkspaceID, c.sandbox)
 	if err != nil {
 		return err
 	}
 	defer release()
 	rc := http.NewResponseController(x.w)
-	in := &signedBody{
-		src:  &deadlined{read: x.r.Body.Read, set: rc.SetReadDeadline, limit: s.stall, ctx: ctx.Err},
-		sum:  sha256.New(),
-		want: x.claims.Digest,
-	}
+	src := &deadlined{read: x.r.Body.Read, set: rc.SetReadDeadline, limit: s.stall, ctx: ctx}
+	defer context.AfterFunc(ctx, src.cut)()
+	in := &signedBody{src: src, sum: sha256.New(), want: x.claims.Digest}
 	size, digest, err := files.Write(ctx, fc, in, x.claims.Digest)
 	if err != nil {
 		return errors.Join(in.refusal, err) // the reason first: it decides the code
@@ -164,7 +164,11 @@ func (b *signedBody) Read(p []byte) (int, error) {
 		}
 		b.refusal = api.E(api.Unauthenticated, errors.New("body is not the one that was signed"))
 	default:
-		b.refusal = api.E(api.RequestInvalid, fmt.Errorf("read body: %w", err))
+		var e *api.Error
+		if !errors.As(err, &e) { // the sandbox's end is one
+			err = api.E(api.RequestInvalid, fmt.Errorf("read body: %w", err))
+		}
+		b.refusal = err
 	}
 	return n, b.refusal
 }
@@ -175,17 +179,39 @@ type deadlined struct {
 	read, write func([]byte) (int, error)
 	set         func(time.Time) error
 	limit       time.Duration
-	ctx         func() error
+	ctx         context.Context
+
+	mu sync.Mutex // cut's deadline must be the last one
+}
+
+// cut ends the step in progress; it is for the end of ctx. Later steps see ctx.
+func (d *deadlined) cut() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	_ = d.set(time.Now()) // fails on a connection that is gone: then the step has ended
+}
+
+func (d *deadlined) move(to time.Time) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.ctx.Err() != nil {
+		return context.Cause(d.ctx)
+	}
+	if err := d.set(to); err != nil {
+		return fmt.Errorf("set deadline: %w", err)
+	}
+	return nil
 }
 
 func (d *deadlined) step(f func([]byte) (int, error), p []byte) (int, error) {
-	if err := d.ctx(); err != nil {
+	if err := d.move(time.Now().Add(d.limit)); err != nil {
 		return 0, err
 	}
-	if err := d.set(time.Now().Add(d.limit)); err != nil {
-		return 0, fmt.Errorf("set deadline: %w", err)
+	n, err := f(p)
+	if err != nil && !errors.Is(err, io.EOF) && d.ctx.Err() != nil {
+		err = fmt.Errorf("%w: %w", context.Cause(d.ctx), err)
 	}
-	return f(p)
+	return n, err
 }
 
 // Read implements [io.Reader].
@@ -193,8 +219,8 @@ func (d *deadlined) Read(p []byte) (int, error) {
 	n, err := d.step(d.read, p)
 	if errors.Is(err, io.EOF) {
 		// Left in place it would end the request's context while the file is put in place.
-		if serr := d.set(time.Time{}); serr != nil {
-			return n, fmt.Errorf("clear deadline: %w", serr)
+		if merr := d.move(time.Time{}); merr != nil {
+			return n, merr
 		}
 	}
 	return n, err

@@ -171,8 +171,10 @@ func (s *Server) exec(x *exchange, c call) error {
 	if err != nil {
 		return api.E(api.RequestInvalid, err)
 	}
-	// A caller that goes away ends its invocation: ctx is the connection's.
-	ctx, cancel := context.WithTimeout(x.r.Context(), time.Duration(req.TimeoutMs)*time.Millisecond+execGrace)
+	// A caller that goes away ends its invocation.
+	peer, stop := whilePeer(x.r.Context())
+	defer stop()
+	ctx, cancel := context.WithTimeout(peer, time.Duration(req.TimeoutMs)*time.Millisecond+execGrace)
 	defer cancel()
 	res, err := s.o.Sessions.Exec(ctx, x.claims.WorkspaceID, c.sandbox, req, digest)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -25,16 +26,30 @@ type Installed struct {
 // InstallHelper copies source into dir under its digest and returns the copy. The digest is of
 // the bytes that were written, so that what is checked is what is run or mounted, whatever
 // happens to source later. An earlier copy is reused only after its bytes, owner and mode held.
+// What a start that was cut off left in dir is removed first: the caller holds dir alone.
 func InstallHelper(dir, source string) (Installed, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return Installed{}, fmt.Errorf("make helper directory: %w", err)
+	}
+	if err := removeHalfCopies(dir); err != nil {
+		return Installed{}, err
 	}
 	in, err := os.Open(source)
 	if err != nil {
 		return Installed{}, fmt.Errorf("open helper: %w", err)
 	}
 	defer in.Close()
-	tmp, err := os.CreateTemp(dir, ".new-*")
+	digest, err := digestOf(in)
+	if err != nil {
+		return Installed{}, err
+	}
+	if have := installed(dir, strings.TrimPrefix(digest, api.DigestPrefix)); have.Verify() == nil {
+		return have, nil
+	}
+	if _, err := in.Seek(0, io.SeekStart); err != nil {
+		return Installed{}, fmt.Errorf("read helper again: %w", err)
+	}
+	tmp, err := os.CreateTemp(dir, halfCopy+"*")
 	if err != nil {
 		return Installed{}, fmt.Errorf("copy helper: %w", err)
 	}
@@ -47,15 +62,33 @@ func InstallHelper(dir, source string) (Installed, error) {
 	if err = errors.Join(err, tmp.Sync(), tmp.Close()); err != nil {
 		return Installed{}, fmt.Errorf("copy helper %s: %w", source, err)
 	}
-	hexSum := hex.EncodeToString(sum.Sum(nil))
-	out := Installed{Path: filepath.Join(dir, "sha256-"+hexSum), Digest: api.DigestPrefix + hexSum}
-	if out.Verify() == nil {
-		return out, nil
-	}
+	out := installed(dir, hex.EncodeToString(sum.Sum(nil))) // of what was copied, whatever was read before
 	if err := os.Rename(tmp.Name(), out.Path); err != nil {
 		return Installed{}, fmt.Errorf("place helper: %w", err)
 	}
 	return out, out.Verify()
+}
+
+// halfCopy begins the names of copies that are not whole yet.
+const halfCopy = ".new-"
+
+func removeHalfCopies(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return fmt.Errorf("list helper directory: %w", err)
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), halfCopy) && e.Type().IsRegular() {
+			if err := os.Remove(filepath.Join(dir, e.Name())); err != nil {
+				return fmt.Errorf("remove half a copy: %w", err)
+			}
+		}
+	}
+	return nil
+}
+
+func installed(dir, hexSum string) Installed {
+	return Installed{Path: filepath.Join(dir, "sha256-"+hexSum), Digest: api.DigestPrefix + hexSum}
 }
 
 // Verify reads the copy again.

@@ -48,6 +48,44 @@ func TestDisconnectEndsExec(t *testing.T) {
 	codeIs(t, <-done, api.OutcomeUnknown)
 }
 
+// TestDisconnectBehindAByteEndsExec: a byte behind the request hides the end from net/http.
+func TestDisconnectBehindAByteEndsExec(t *testing.T) {
+	r := newRig(t, tweak{})
+	entered, left := make(chan struct{}), make(chan struct{})
+	r.fake.onExec = func(ctx context.Context, _ api.ExecRequest) (api.ExecResult, error) {
+		close(entered)
+		select {
+		case <-ctx.Done():
+			close(left)
+		case <-time.After(10 * time.Second):
+		}
+		return api.ExecResult{}, api.E(api.ExecAborted, ctx.Err())
+	}
+	body := `{"invocationId":"i","argv":["x"],"cwd":"","timeoutMs":60000,"maxOutputBytes":1}`
+	c := r.send(client.RawRequest{Op: api.OpExec, Method: "POST", Target: "/v1/sandboxes/sb/exec", WorkspaceID: "ws", SandboxID: "sb", Body: []byte(body)}, len(body), body)
+	select {
+	case <-entered:
+	case <-time.After(10 * time.Second):
+		t.Fatal("nothing was run")
+	}
+	if _, err := io.WriteString(c, "G"); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-left:
+		t.Fatal("a byte behind the request ended the invocation")
+	case <-time.After(3 * peerInterval):
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-left:
+	case <-time.After(5 * time.Second):
+		t.Error("the invocation outlived its connection")
+	}
+}
+
 // TestStalledBody: the deadline holds for a body and for nothing that comes after it.
 func TestStalledBody(t *testing.T) {
 	const stall = 300 * time.Millisecond

@@ -61,8 +61,9 @@ type Files interface {
 	Write(ctx context.Context, call api.FileCall, body io.Reader, want string) (size int64, digest string, err error)
 }
 
-// OpenFiles checks binding and lease, and gives the workspace until release is called.
-type OpenFiles func(ctx context.Context, workspaceID, sandboxID string) (files Files, release func(), err error)
+// OpenFiles checks binding and lease, and gives the workspace until release is called. The
+// context that it returns is ctx, and ends too when the sandbox does; its cause is then an *api.Error.
+type OpenFiles func(ctx context.Context, workspaceID, sandboxID string) (life context.Context, files Files, release func(), err error)
 
 // Nonces consumes each jti once; *state.Store is one.
 type Nonces interface {
@@ -132,6 +133,7 @@ func Features() []string {
 func (s *Server) Serve(ctx context.Context, l net.Listener, drain time.Duration) error {
 	hs := &http.Server{
 		Handler:           s,
+		ConnContext:       withConn,
 		ReadHeaderTimeout: headerTimeout,
 		IdleTimeout:       idleTimeout,
 		// net/http refuses in plain text what is beyond this; the bound of the wire is

@@ -21,7 +21,7 @@ var (
 	ErrAccess    = errors.New("access denied")          // EACCES, EPERM, EROFS, ETXTBSY: the tenant itself may not
 	ErrPrimitive = errors.New("path primitive missing") // openat2, O_TMPFILE or /proc is not there
 	ErrDigest    = errors.New("content digest differs") // the body is not what was announced
-	ErrRequest   = errors.New("invalid request")        // mode, cursor, limit or digest
+	ErrRequest   = errors.New("invalid request")        // mode, cursor, limit or digest; ENAMETOOLONG
 	ErrMoved     = errors.New("tree moved meanwhile")   // the tenant won the race every time; nothing was done
 	ErrNotLink   = errors.New("not a symlink")          // readlink of something else
 	ErrBody      = errors.New("body could not be read") // the caller's reader failed
@@ -42,13 +42,13 @@ func (e *Error) Unwrap() error { return e.Err }
 
 // kinds maps what the kernel says; the errno stays in the chain.
 var kinds = map[unix.Errno]error{
-	unix.ELOOP: ErrUnsafe, unix.EXDEV: ErrUnsafe, unix.ENAMETOOLONG: ErrUnsafe, unix.EINVAL: ErrUnsafe,
+	unix.ELOOP: ErrUnsafe, unix.EXDEV: ErrUnsafe, unix.EINVAL: ErrUnsafe,
 	unix.ENXIO: ErrUnsafe, unix.ENODEV: ErrUnsafe, unix.EBUSY: ErrUnsafe,
 	unix.ENOENT: ErrNotFound, unix.EEXIST: ErrExists,
 	unix.ENOSPC: ErrQuota, unix.EDQUOT: ErrQuota, unix.EFBIG: ErrQuota, unix.EMLINK: ErrQuota,
 	unix.ENOTDIR: ErrNotDir, unix.EISDIR: ErrIsDir, unix.ENOTEMPTY: ErrNotEmpty,
 	unix.EACCES: ErrAccess, unix.EPERM: ErrAccess, unix.EROFS: ErrAccess, unix.ETXTBSY: ErrAccess,
-	unix.ENOSYS: ErrPrimitive, unix.EOPNOTSUPP: ErrPrimitive, unix.EAGAIN: ErrMoved, unix.ESTALE: ErrMoved,
+	unix.ENAMETOOLONG: ErrRequest, unix.ENOSYS: ErrPrimitive, unix.EOPNOTSUPP: ErrPrimitive, unix.EAGAIN: ErrMoved, unix.ESTALE: ErrMoved,
 }
 
 // classed joins an errno with its sentinel and the step.

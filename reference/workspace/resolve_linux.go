@@ -64,7 +64,7 @@ func openBeneath(dir handle, path string, flags uint64) (handle, error) {
 func (t *Tree) openParent(path []byte) (handle, string, error) {
 	parent, leaf := split(path)
 	if len(leaf) > unix.NAME_MAX {
-		return -1, "", fmt.Errorf("%w: a name of %d bytes", ErrUnsafe, len(leaf))
+		return -1, "", classed("look at name", unix.ENAMETOOLONG)
 	}
 	// Without O_DIRECTORY, which would make a symlink and a file the same error.
 	h, err := openBeneath(t.root, parent, unix.O_PATH)

@@ -161,6 +161,12 @@ func (s *Store) settle(p paths, g geometry) (Mounted, error) {
 			return m, fmt.Errorf("own workspace root: %w", err)
 		}
 	}
+	// A tenant may lock itself out of its root; a mount lets it in again, as it repairs the owner.
+	if mode := rst.Mode & 0o7777; mode&0o700 != 0o700 {
+		if err := unix.Fchmod(int(root.Fd()), mode|0o700); err != nil {
+			return m, fmt.Errorf("open workspace root to its owner: %w", err)
+		}
+	}
 	return m, nil
 }
 

@@ -158,6 +158,34 @@ func readRecord(p paths) (record, error) {
 	return r, nil
 }
 
+// Known reports whether the workspace id has an image in dir that was complete once: only such
+// a one can hold anything of a tenant. It needs no privilege beyond reading dir.
+func Known(dir, id string) (bool, error) {
+	p, err := (&Store{dir: dir}).paths(id)
+	if err != nil {
+		return false, err
+	}
+	rec, err := readRecord(p)
+	if errors.Is(err, ErrNotFound) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	if rec.Ready {
+		return true, nil
+	}
+	// The rename of the finished image comes before the record says so.
+	switch _, err := os.Lstat(p.image); {
+	case err == nil:
+		return true, nil
+	case errors.Is(err, fs.ErrNotExist):
+		return false, nil
+	default:
+		return false, fmt.Errorf("look for image: %w", err)
+	}
+}
+
 func decodeRecord(b []byte) (record, error) {
 	var r record
 	d := json.NewDecoder(bytes.NewReader(b))
