@@ -120,7 +120,11 @@ func (j *job) within(ctx context.Context, f func(context.Context) error) (err er
 		j.step("image %s %s", b.Name, b.ConfigDigest)
 		j.workloads = append(j.workloads, runcmd.Workload{Name: b.Name, ConfigDigest: b.ConfigDigest, ManifestDigest: b.ManifestDigest})
 	}
-	return f(ctx)
+	if err := f(ctx); ctx.Err() == nil {
+		return err
+	}
+	// Whatever a step says of an interrupt, this is what happened.
+	return &exit.Error{Status: exit.Incomplete, Sentence: "the command was interrupted; nothing was signed or admitted", Remedy: "run it again: it starts from the beginning"}
 }
 
 // measure returns the cohort of a runtime of the lab.

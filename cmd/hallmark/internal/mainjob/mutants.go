@@ -173,6 +173,9 @@ func (j *job) runMutants(ctx context.Context, cohort evidence.Cohort) ([]evidenc
 	if err != nil {
 		return nil, err
 	}
+	if base.Interrupted {
+		return nil, ctx.Err()
+	}
 	for _, id := range ids {
 		if c, ok := base.Report.Case(id); !ok || c.Status != conformance.Pass {
 			return nil, &exit.Error{Status: exit.Negative, Sentence: fmt.Sprintf("%s does not pass on the unmutated worker: %s %s (%s)", id, c.Status, c.Reason, c.Text),
@@ -180,9 +183,18 @@ func (j *job) runMutants(ctx context.Context, cohort evidence.Cohort) ([]evidenc
 		}
 	}
 	var rows []evidence.MutationRow
-	next := j.buildAhead(ctx, patches, work)
+	building, stop := context.WithCancel(ctx)
+	next := j.buildAhead(building, patches, work)
+	defer func() { // the builder has ended before its folder is removed
+		stop()
+		for range next {
+		}
+	}()
 	for _, m := range patches {
-		built := <-next
+		built, ok := <-next
+		if !ok {
+			return nil, ctx.Err()
+		}
 		if built.err != nil {
 			return nil, failed("mutant "+m.ID+" cannot be built", built.err)
 		}
@@ -269,6 +281,9 @@ func (j *job) judgeMutant(ctx context.Context, want []kill, binaries, runtime st
 		return nil, err
 	}
 	defer os.RemoveAll(out)
+	if res.Interrupted {
+		return nil, ctx.Err()
+	}
 	var rows []evidence.MutationRow
 	for _, k := range want {
 		c, _ := res.Report.Case(k.caseID)
