@@ -74,6 +74,9 @@ type Launch struct {
 	Ceilings      api.Resources `json:"ceilings"`
 	ReserveBytes  int64         `json:"reserveBytes"`
 	ReserveInodes int64         `json:"reserveInodes"`
+	// Sockets is an existing folder with a short path for the worker's sockets, which whoever owns
+	// the engine removes with it; "" is the folder for temporary files.
+	Sockets string `json:"sockets,omitempty"`
 	// WorkerSandbox is what the worker is told to find running as a sandbox, where that is not
 	// Engine.SandboxBinary: the control on another runtime.
 	WorkerSandbox *SandboxBinary `json:"workerSandbox,omitempty"`

@@ -85,7 +85,7 @@ func (d *driver) launch(ctx context.Context, dir string) error {
 	if err := SweepStale(ctx, filepath.Dir(dir)); err != nil {
 		return fmt.Errorf("sweep what a killed run left: %w", err)
 	}
-	sockets, err := os.MkdirTemp("", "hlk-")
+	sockets, err := os.MkdirTemp(d.cfg.Launch.Sockets, "hlk-")
 	if err != nil {
 		return fmt.Errorf("make socket folder: %w", err)
 	}

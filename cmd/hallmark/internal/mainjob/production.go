@@ -152,8 +152,9 @@ func (j *job) startProduction(ctx context.Context) (_ *production, err error) {
 			return nil, failed("a folder cannot be made", err)
 		}
 	}
-	// A folder of its own with a short name: sockaddr_un(7) has 108 bytes.
-	if p.sockets, err = os.MkdirTemp("", "hlp-"); err != nil {
+	// In the lab's run folder, whose path is short (sockaddr_un(7) has 108 bytes) and which the lab
+	// removes, should this process be killed.
+	if p.sockets, err = os.MkdirTemp(j.lab.RunDir, "hlp-"); err != nil {
 		return nil, failed("a folder cannot be made", err)
 	}
 	taped, listen := filepath.Join(p.sockets, "engine.sock"), filepath.Join(p.sockets, "worker.sock")

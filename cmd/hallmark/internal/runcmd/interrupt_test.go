@@ -74,12 +74,14 @@ func left(t *testing.T, l *lab.Lab, bin string) []string {
 			out = append(out, "loop "+strings.TrimSpace(string(b)))
 		}
 	}
-	entries, err := os.ReadDir(l.WorkDir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, e := range entries {
-		out = append(out, "folder "+e.Name())
+	for _, pattern := range []string{filepath.Join(l.WorkDir, "*"), filepath.Join(l.RunDir, "hl[kp]-*"), filepath.Join(os.TempDir(), "hl[kp]-*")} {
+		folders, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range folders {
+			out = append(out, "folder "+f)
+		}
 	}
 	for pid, name := range processesBelow(t, bin) {
 		out = append(out, fmt.Sprintf("process %d %s", pid, name))

@@ -138,7 +138,7 @@ func runLab(ctx context.Context, p Params) (Result, error) {
 			Socket: l.Socket, PidFile: filepath.Join(l.RunDir, "dockerd.pid"), Runtime: rt.Name, CgroupParent: l.CgroupParent,
 			NetworkNamespace: l.NetNS, Network: l.Network, SandboxBinary: api.SandboxBinary{Path: rt.Path, Digest: rt.Digest},
 		},
-		Launch: &api.Launch{CohortID: res.Cohort.ID, Ceilings: api.Ceilings, ReserveBytes: api.ReserveBytes, ReserveInodes: api.ReserveInodes},
+		Launch: &api.Launch{Sockets: l.RunDir, CohortID: res.Cohort.ID, Ceilings: api.Ceilings, ReserveBytes: api.ReserveBytes, ReserveInodes: api.ReserveInodes},
 	}
 	for _, w := range res.Workloads {
 		config.Launch.Images = append(config.Launch.Images, api.Image{ConfigDigest: w.ConfigDigest, ManifestDigest: w.ManifestDigest})
