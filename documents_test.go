@@ -5,11 +5,14 @@ package hallmark_test
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/hallmark-sandbox/hallmark/conformance/cases"
+	target "github.com/hallmark-sandbox/hallmark/conformance/target/api"
 	"github.com/hallmark-sandbox/hallmark/evidence"
+	"github.com/hallmark-sandbox/hallmark/reference/worker"
 )
 
 func read(t *testing.T, path string) string {
@@ -38,6 +41,26 @@ func TestEvidenceDocumentListsEveryCase(t *testing.T) {
 		if !strings.Contains(document, "| "+c.ID+" | "+c.Title+" |") {
 			t.Errorf("EVIDENCE.md has no results of %s %s", c.ID, c.Title)
 		}
+	}
+}
+
+// The configuration that README shows is one that the worker reads.
+func TestReadmeConfigurationIsRead(t *testing.T) {
+	_, rest, ok := strings.Cut(read(t, "README.md"), "```json\n")
+	text, _, closed := strings.Cut(rest, "```")
+	if !ok || !closed {
+		t.Fatal("README.md shows no configuration")
+	}
+	path := filepath.Join(t.TempDir(), "worker.json")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := worker.LoadConfig(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Ceilings != target.Ceilings {
+		t.Errorf("README's ceilings are %+v, the suite qualifies %+v", c.Ceilings, target.Ceilings)
 	}
 }
 
