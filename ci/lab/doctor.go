@@ -139,7 +139,7 @@ func checkCached(cache string) Check {
 
 // smallTools are what the reference worker runs and a minimal system may lack.
 // They read their own libraries and configuration: they are installed, not extracted.
-var smallTools = []struct{ name, pkg string }{{"mkfs.ext4", "e2fsprogs"}, {"e2fsck", "e2fsprogs"}, {"mount", "mount"}, {"umount", "mount"}}
+var smallTools = []struct{ name, pkg string }{{"mkfs.ext4", "e2fsprogs"}, {"e2fsck", "e2fsprogs"}, {"debugfs", "e2fsprogs"}, {"mount", "mount"}, {"umount", "mount"}}
 
 // installSmallTools installs the packages of missing small tools, and says so before.
 func (p *packages) installSmallTools(ctx context.Context) error {
