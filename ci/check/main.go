@@ -35,6 +35,11 @@ func check(ctx context.Context, args []string) (err error) {
 		// Its own context: an interrupt must not cut the clean-up short.
 		defer func() { err = errors.Join(err, l.Down(context.WithoutCancel(ctx))) }()
 	}
+	release, err := l.Use()
+	if err != nil {
+		return err
+	}
+	defer release()
 	// Tests run in their packages' folders; the lab is found by its cache.
 	if os.Setenv("HALLMARK_CACHE", l.Cache) != nil {
 		return errors.New("set HALLMARK_CACHE")

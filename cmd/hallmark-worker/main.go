@@ -81,6 +81,9 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	fs := flag.NewFlagSet(args[0], flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
 	switch args[0] {
+	case "--help", "-h", "help":
+		fmt.Println("usage: hallmark-worker serve --config FILE\n       hallmark-worker version")
+		return nil
 	case "version":
 		if len(args) != 1 {
 			return wrongUsage(errors.New("version takes nothing"))

@@ -74,6 +74,9 @@ func (c *commands) selftest() *cobra.Command {
 			} else if err := table(cmd, rows); err != nil {
 				return failed(err, "free the output")
 			}
+			if !asJSON {
+				fmt.Fprintf(cmd.OutOrStdout(), "%d of %d rows as expected\n", len(rows)-wrong, len(rows))
+			}
 			if wrong > 0 {
 				return &exit.Error{Status: exit.Negative, Sentence: fmt.Sprintf("the gate disagrees with %d of %d rows", wrong, len(rows)), Remedy: "correct the gate, or the row"}
 			}

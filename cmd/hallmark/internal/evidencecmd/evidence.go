@@ -15,9 +15,8 @@ import (
 )
 
 func (c *commands) evidence() *cobra.Command {
-	cmd := &cobra.Command{Use: "evidence", Short: "Make keys, look into bundles, verify them", Args: noArgs}
-	cmd.AddCommand(c.keygen(), c.inspect(), c.verify(), c.mutate(), c.selftest(), c.flips(), c.showCatalogue())
-	return cmd
+	return exit.Group(&cobra.Command{Use: "evidence", Short: "Make keys, look into bundles, verify them"},
+		c.keygen(), c.inspect(), c.verify(), c.mutate(), c.selftest(), c.flips(), c.showCatalogue())
 }
 
 func (c *commands) keygen() *cobra.Command {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/hallmark-sandbox/hallmark/cmd/hallmark/internal/exit"
 	"github.com/hallmark-sandbox/hallmark/evidence"
 	"github.com/hallmark-sandbox/hallmark/evidence/gate"
 	"github.com/hallmark-sandbox/hallmark/evidence/signing"
@@ -18,9 +19,7 @@ import (
 )
 
 func (c *commands) trust() *cobra.Command {
-	cmd := &cobra.Command{Use: "trust", Short: "Make, sign and show trust policies", Args: noArgs}
-	cmd.AddCommand(c.trustInit(), c.trustSign(), c.trustShow())
-	return cmd
+	return exit.Group(&cobra.Command{Use: "trust", Short: "Make, sign and show trust policies"}, c.trustInit(), c.trustSign(), c.trustShow())
 }
 
 func (c *commands) trustInit() *cobra.Command {
@@ -34,6 +33,12 @@ func (c *commands) trustInit() *cobra.Command {
 			if i.Dir == "" || i.Identity == "" {
 				return usage("trust init needs a directory and an identity", "name them with --dir DIR and --identity ID")
 			}
+			if days < 1 || days > 366 {
+				return usage(fmt.Sprintf("--days is %d", days), "use 1 to 366")
+			}
+			if i.Role != evidence.RoleCI && i.Role != evidence.RoleRelease && i.Role != evidence.RoleImplementer {
+				return usage(fmt.Sprintf("--role is %q", i.Role), "use ci, release or implementer")
+			}
 			cat, err := c.catalogue()
 			if err != nil {
 				return err
@@ -46,7 +51,10 @@ func (c *commands) trustInit() *cobra.Command {
 				}
 				return failed(err, remedy)
 			}
-			for _, name := range []string{gate.RootKeyFile, gate.RootPublicFile, gate.EvidenceKeyFile, gate.GateKeyFile, gate.TrustFile} {
+			for _, name := range []string{
+				gate.RootKeyFile, gate.RootPublicFile, gate.EvidenceKeyFile, gate.PublicPath(gate.EvidenceKeyFile),
+				gate.GateKeyFile, gate.PublicPath(gate.GateKeyFile), gate.TrustFile,
+			} {
 				fmt.Fprintln(cmd.OutOrStdout(), filepath.Join(i.Dir, name))
 			}
 			return nil
@@ -138,7 +146,7 @@ func (c *commands) trustShow() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&root, "root", "", "PEM file with the root's public key")
 	cmd.Flags().StringVar(&trust, "trust", "", "signed trust policy")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print the policy document, as `trust sign` reads it")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print the policy document, as trust sign reads it")
 	return cmd
 }
 

@@ -11,13 +11,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hallmark-sandbox/hallmark/ci/lab"
+	"github.com/hallmark-sandbox/hallmark/cmd/hallmark/internal/exit"
 	"github.com/hallmark-sandbox/hallmark/evidence"
 )
 
 func cohortCommand() *cobra.Command {
-	c := &cobra.Command{Use: "cohort", Short: "The measured combination of kernel, engine and sandbox", Args: cobra.NoArgs}
-	c.AddCommand(probeCommand())
-	return c
+	return exit.Group(&cobra.Command{Use: "cohort", Short: "The measured combination of kernel, engine and sandbox"}, probeCommand())
 }
 
 func probeCommand() *cobra.Command {

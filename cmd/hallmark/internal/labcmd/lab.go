@@ -27,9 +27,8 @@ func New() []*cobra.Command {
 }
 
 func labCommand() *cobra.Command {
-	c := &cobra.Command{Use: "lab", Short: "A private container engine with real sandbox runtimes", Args: cobra.NoArgs}
-	c.AddCommand(upCommand(), downCommand(), statusCommand())
-	return c
+	return exit.Group(&cobra.Command{Use: "lab", Short: "A private container engine with real sandbox runtimes"},
+		upCommand(), downCommand(), statusCommand())
 }
 
 func upCommand() *cobra.Command {
@@ -55,6 +54,14 @@ func downCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			l, err := lab.Find()
 			if err == nil {
+				release, err := lab.Unused(l.Cache)
+				if errors.Is(err, lab.ErrInUse) {
+					return &exit.Error{Status: exit.Negative, Sentence: err.Error(), Remedy: "wait for that command or end it, then run hallmark lab down again"}
+				}
+				if err != nil {
+					return failed("the lab cannot be taken down", err)
+				}
+				defer release()
 				if err := l.Down(cmd.Context()); err != nil {
 					return &exit.Error{Status: exit.Negative, Sentence: "the lab is not gone", Remedy: "look at what is listed, end it, and run hallmark lab down again", Cause: err}
 				}

@@ -36,6 +36,9 @@ func New(suite conformance.Suite) []*cobra.Command {
 		Short: "Attack the reference worker on gVisor, sign the evidence, gate it, start a production worker on the pins",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if t := conformance.Tier(tier); t != conformance.Full && t != conformance.Serial {
+				return &exit.Error{Status: exit.Failed, Sentence: fmt.Sprintf("--tier is %q", tier), Remedy: "use full (with smoke) or serial (with both)"}
+			}
 			return newJob(cmd, suite, filepath.Join("out", "conformance")).conformance(cmd.Context(), conformance.Tier(tier))
 		},
 	}
@@ -103,6 +106,11 @@ func (j *job) within(ctx context.Context, f func(context.Context) error) (err er
 		return failed("the lab cannot be started", err)
 	}
 	j.lab = l
+	release, err := l.Use()
+	if err != nil {
+		return failed("the lab cannot be used", err)
+	}
+	defer release()
 	if l.Fresh {
 		defer func() {
 			down, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Minute)

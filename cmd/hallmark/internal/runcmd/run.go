@@ -12,6 +12,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/hallmark-sandbox/hallmark/ci/lab"
@@ -58,6 +59,7 @@ type Result struct {
 	Cohort      evidence.Cohort
 	Workloads   []Workload
 	Differences []string // against the cohort file's expected failures
+	Narrowed    bool     // to single cases
 }
 
 // Validity is how long evidence of this command is good for at most; a trust policy may say less.
@@ -94,6 +96,11 @@ func Run(ctx context.Context, p Params) (_ Result, err error) {
 		}
 		p.Lab = l
 	}
+	release, err := p.Lab.Use()
+	if err != nil {
+		return Result{}, failed("the lab cannot be used", err)
+	}
+	defer release()
 	if p.Runtime == "" {
 		p.Runtime = p.File.Requirements.Runtime
 	}
@@ -104,7 +111,8 @@ func runLab(ctx context.Context, p Params) (Result, error) {
 	l := p.Lab
 	rt, ok := l.Runtimes[p.Runtime]
 	if !ok {
-		return Result{}, failed(fmt.Sprintf("the lab has no runtime %q", p.Runtime), errors.New(l.Missing[p.Runtime]))
+		return Result{}, &exit.Error{Status: exit.Failed, Sentence: strings.TrimSuffix(fmt.Sprintf("the lab has no runtime %q: %s", p.Runtime, l.Missing[p.Runtime]), ": "),
+			Remedy: "use runsc, runsc-deb or runc"}
 	}
 	res := Result{}
 	if p.Cohort == nil {
@@ -144,7 +152,7 @@ func runLab(ctx context.Context, p Params) (Result, error) {
 		config.Launch.Images = append(config.Launch.Images, api.Image{ConfigDigest: w.ConfigDigest, ManifestDigest: w.ManifestDigest})
 	}
 	if err := binaries(p.Binaries, config.Launch); err != nil {
-		return res, failed("a binary is missing", err)
+		return res, &exit.Error{Status: exit.Failed, Sentence: "a binary is missing", Cause: err, Remedy: "`make build` makes them; --bin names their folder"}
 	}
 	if p.Runtime == lab.RuntimeRunc {
 		// The control: under runc the process of a sandbox is its own PID 1. The worker is told
@@ -223,6 +231,7 @@ func finish(ctx context.Context, p Params, o conformance.Options, res Result) (R
 		return res, failed("the suite cannot run", err)
 	}
 	res.Outcome = out
+	res.Narrowed = len(p.CaseIDs) > 0
 	res.Differences = Differences(p.File.ExpectedFailures, out.Report)
 	return res, nil
 }

@@ -33,7 +33,7 @@ func New(suite conformance.Suite) []*cobra.Command {
 
 func runCommand(suite conformance.Suite) *cobra.Command {
 	var p Params
-	var tier, cohortFile string
+	var tier, cohortFile, issuer string
 	var ids []string
 	cmd := &cobra.Command{
 		Use:   "run --cohort FILE --out DIR",
@@ -50,7 +50,11 @@ func runCommand(suite conformance.Suite) *cobra.Command {
 			if err != nil {
 				return &exit.Error{Status: exit.Failed, Sentence: "the cohort file cannot be used", Cause: err, Remedy: "see ci/cohorts for examples"}
 			}
+			if _, err := suite.Select(conformance.Tier(tier), ids); err != nil {
+				return &exit.Error{Status: exit.Failed, Sentence: err.Error(), Remedy: "see `hallmark cases`; a tier is smoke, full or serial"}
+			}
 			p.Suite, p.File, p.Tier, p.CaseIDs = suite, c, conformance.Tier(tier), ids
+			p.Issuer = evidence.Issuer{ID: issuer, Role: evidence.RoleCI, Runtime: "hallmark-reference"}
 			p.Progress, p.Live = cmd.ErrOrStderr(), Terminal(os.Stderr)
 			res, err := Run(cmd.Context(), p)
 			if err != nil {
@@ -66,6 +70,7 @@ func runCommand(suite conformance.Suite) *cobra.Command {
 	f.StringVar(&tier, "tier", string(conformance.Full), "smoke, full (with smoke) or serial (with both)")
 	f.StringSliceVar(&ids, "case", nil, "run these cases only; the run is then incomplete")
 	f.StringVar(&p.KeyFile, "key", "", "private key that signs the bundle")
+	f.StringVar(&issuer, "issuer", "hallmark-run", "identity that the key speaks for, as the trust policy names it")
 	f.StringVar(&p.Out, "out", "", "output folder")
 	f.StringVar(&p.Binaries, "bin", "", "folder of the worker, supervisor and quota binaries (default: that of this program)")
 	f.Int64Var(&p.Seed, "seed", 0, "seed of order and attacks; 0 draws one")
@@ -76,6 +81,9 @@ func runCommand(suite conformance.Suite) *cobra.Command {
 func Conclude(w io.Writer, out string, res Result) error {
 	r := res.Report
 	counts := r.Counts
+	if res.Interrupted {
+		return &exit.Error{Status: exit.Incomplete, Sentence: "the run was interrupted; nothing was signed", Remedy: "run it again: it starts from the beginning"}
+	}
 	lines := []string{
 		fmt.Sprintf("verdict:  %s (%d pass, %d fail, %d inconclusive, %d error, %d not run, %d not applicable)", r.Verdict,
 			counts.Pass, counts.Fail, counts.Inconclusive, counts.Error, counts.NotRun, counts.NotApplicable),
@@ -103,7 +111,11 @@ func Conclude(w io.Writer, out string, res Result) error {
 	if len(r.Reasons) > 0 {
 		reason = r.Reasons[0]
 	}
-	return &exit.Error{Status: exit.Incomplete, Sentence: "the run is incomplete: " + reason, Remedy: "read report.json and raw/child.log"}
+	remedy := "read report.json and raw/child.log"
+	if res.Narrowed {
+		remedy = "run it without --case"
+	}
+	return &exit.Error{Status: exit.Incomplete, Sentence: "the run is incomplete: " + reason, Remedy: remedy}
 }
 
 // Terminal reports whether f is a terminal that may be drawn on: CI wants plain lines.
