@@ -232,9 +232,6 @@ func canonicalBase64(raw []byte) error {
 	return nil
 }
 
-// CanonicalBase64 says whether s is exactly the standard padded encoding of some bytes.
-func CanonicalBase64(s string) bool { return canonical64([]byte(s)) }
-
 // canonical64 compares the re-encoding: the library's Strict mode alone accepts newlines.
 func canonical64(s []byte) bool {
 	b, err := base64.StdEncoding.Strict().AppendDecode(nil, s)

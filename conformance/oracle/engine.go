@@ -80,19 +80,6 @@ func (e *Engine) Runtimes(ctx context.Context) (Runtimes, error) {
 	return r, nil
 }
 
-// Containers lists the ids of all containers, stopped ones too.
-func (e *Engine) Containers(ctx context.Context) ([]string, error) {
-	list, err := e.c.ContainerList(ctx, container.ListOptions{All: true})
-	if err != nil {
-		return nil, fmt.Errorf("list containers: %w", err)
-	}
-	ids := make([]string, len(list))
-	for i, c := range list {
-		ids[i] = c.ID
-	}
-	return ids, nil
-}
-
 // Labelled lists the ids of all containers with the label name=value.
 func (e *Engine) Labelled(ctx context.Context, name, value string) ([]string, error) {
 	list, err := e.c.ContainerList(ctx, container.ListOptions{All: true, Filters: filters.NewArgs(filters.Arg("label", name+"="+value))})
@@ -215,15 +202,6 @@ func (e *Engine) RemoveImage(ctx context.Context, ref string) error {
 		return fmt.Errorf("remove image: %w", err)
 	}
 	return nil
-}
-
-// Raw is the engine's whole inspect answer, for the canary search and as an artifact.
-func (e *Engine) Raw(ctx context.Context, id string) ([]byte, error) {
-	_, body, err := e.c.ContainerInspectWithRaw(ctx, id, false)
-	if err != nil {
-		return nil, fmt.Errorf("inspect container: %w", err)
-	}
-	return body, nil
 }
 
 // Output returns what a planted container wrote on stdout while f ran it: attach, start, wait.

@@ -40,9 +40,6 @@ type report struct {
 	errno syscall.Errno
 }
 
-// failed says that the command was not executed.
-func (r report) failed() bool { return r.exit != 0 || r.errno != 0 }
-
 // launch starts the launch stage of an invocation, in a session of its own, and returns its pid, which
 // will be the leader's, and the reading end of its report.
 //

@@ -8,7 +8,6 @@ import (
 	"crypto/ed25519"
 	"crypto/rand"
 	"crypto/x509"
-	"encoding/hex"
 	"encoding/json"
 	"encoding/pem"
 	"errors"
@@ -61,7 +60,7 @@ func (j *job) production(ctx context.Context) (err error) {
 		return p.unexpected("create", err)
 	}
 	ws := lease.Receipt.WorkspaceID
-	word := random()
+	word := rand.Text()
 	got, err := p.client.Exec(ctx, ws, lease.SandboxID, api.ExecRequest{
 		InvocationID: "first", Argv: []string{"/bin/echo", word}, TimeoutMs: 30_000, MaxOutputBytes: 4096,
 	})
@@ -114,11 +113,11 @@ func (j *job) strangerImage(ctx context.Context) (string, error) {
 		return "", failed("a workload image cannot be read", err)
 	}
 	cf = cf.DeepCopy()
-	cf.Config.Labels = map[string]string{"org.example.stranger": random()}
+	cf.Config.Labels = map[string]string{"org.example.stranger": rand.Text()}
 	if img, err = mutate.ConfigFile(img, cf); err != nil {
 		return "", failed("an image cannot be changed", err)
 	}
-	path := filepath.Join(j.lab.WorkDir, "stranger-"+random()+".tar")
+	path := filepath.Join(j.lab.WorkDir, "stranger-"+rand.Text()+".tar")
 	defer os.Remove(path)
 	if err := tarball.WriteToFile(path, nil, img); err != nil {
 		return "", failed("an image cannot be written", err)
@@ -141,7 +140,7 @@ type production struct {
 }
 
 func (j *job) startProduction(ctx context.Context) (_ *production, err error) {
-	p := &production{dir: filepath.Join(j.lab.WorkDir, "production-"+random())}
+	p := &production{dir: filepath.Join(j.lab.WorkDir, "production-"+rand.Text())}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, p.close())
@@ -175,7 +174,7 @@ func (j *job) startProduction(ctx context.Context) (_ *production, err error) {
 	}
 	bin = filepath.Dir(bin)
 	rt := j.lab.Runtimes[lab.RuntimeRunsc]
-	id := "production-" + random()
+	id := "production-" + rand.Text()
 	cfg := worker.Config{
 		WorkerID: id, Mode: api.Production, Listen: listen, StateDir: filepath.Join(p.dir, "state"),
 		Engine: worker.Engine{Socket: taped, Runtime: rt.Name, CgroupParent: j.lab.CgroupParent,
@@ -278,7 +277,7 @@ func (p *production) ready(ctx context.Context) error {
 
 func (p *production) create(configDigest string) api.CreateRequest {
 	return api.CreateRequest{
-		ProtocolVersion: api.ProtocolVersion, WorkspaceID: "ws-" + random(), SessionID: "s-" + random(), ClientLeaseID: "l-" + random(),
+		ProtocolVersion: api.ProtocolVersion, WorkspaceID: "ws-" + rand.Text(), SessionID: "s-" + rand.Text(), ClientLeaseID: "l-" + rand.Text(),
 		IdleTimeoutMs: 60_000, HardTimeoutMs: 300_000, Image: configDigest,
 		Expected:  api.Expected{CohortID: p.cohort, PinsDigest: p.pins},
 		Resources: api.Resources{CPUs: 1000, MemoryBytes: 256 << 20, PIDs: 256, WorkspaceBytes: 16 << 20, WorkspaceInodes: 1024},
@@ -320,10 +319,4 @@ func (p *production) close() error {
 		return &exit.Error{Status: exit.Negative, Sentence: "the production worker was not ended cleanly", Cause: err, Remedy: "`hallmark lab down` sweeps what is left"}
 	}
 	return nil
-}
-
-func random() string {
-	b := make([]byte, 8)
-	rand.Read(b)
-	return hex.EncodeToString(b)
 }

@@ -5,7 +5,6 @@ package runcmd
 import (
 	"context"
 	"crypto/rand"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -140,7 +139,7 @@ func runLab(ctx context.Context, p Params) (Result, error) {
 	if err != nil {
 		return res, err
 	}
-	o.Work = filepath.Join(l.WorkDir, "run-"+random())
+	o.Work = filepath.Join(l.WorkDir, "run-"+rand.Text())
 	config := api.Config{
 		Engine: &api.Engine{
 			Socket: l.Socket, PidFile: filepath.Join(l.RunDir, "dockerd.pid"), Runtime: rt.Name, CgroupParent: l.CgroupParent,
@@ -263,10 +262,4 @@ func labError(err error) error {
 		return &exit.Error{Status: exit.Failed, Sentence: missing.What, Remedy: missing.Remedy}
 	}
 	return failed("the lab cannot be started", err)
-}
-
-func random() string {
-	var b [8]byte
-	rand.Read(b[:])
-	return hex.EncodeToString(b[:])
 }
