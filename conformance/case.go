@@ -44,6 +44,8 @@ const (
 	FeatureSupervisor Feature = "supervisor" // control socket in the sandbox
 	FeatureReconcile  Feature = "reconcile"
 	FeatureNoNetwork  Feature = "no-network"
+	FeatureCreds      Feature = "credentials"        // delivers secrets on FD 3 only
+	FeatureOpenat2    Feature = "openat2-in-sandbox" // the tenant's kernel knows openat2(2)
 )
 
 // Part is an optional ability of the target's observer or controller that a case needs.
@@ -102,11 +104,14 @@ type Case struct {
 	Tier     Tier
 	Control  bool // R: also run on runc
 	PerImage bool // Run is called once for each workload image; otherwise once, with the first
-	Timeout  time.Duration
-	Features []Feature
-	Needs    []Part
-	Oracles  []Oracle
-	Kills    []Kill
+	// Exclusive keeps everything else of the run still meanwhile: the case measures what others
+	// would disturb (latencies of host and neighbour, the engine as a whole), or disturbs them.
+	Exclusive bool
+	Timeout   time.Duration
+	Features  []Feature
+	Needs     []Part
+	Oracles   []Oracle
+	Kills     []Kill
 
 	// Run arranges, attacks, witnesses and judges. It reports through t only. A panic or a
 	// returned error is the suite's fault: status error.

@@ -19,6 +19,8 @@ type Options struct {
 	Target json.RawMessage // the driver's configuration
 
 	Workloads []string // config digests to qualify; at least one, the first is the main one
+	Profiles  []string // that the run is judged by; at least one
+	Procs     int      // processes that run cases side by side, 1 to 8; 0 means 1
 	Tier      Tier
 	CaseIDs   []string // narrows the run, which makes it incomplete by definition
 

@@ -45,6 +45,8 @@ type Setup struct {
 	Seed      int64          `json:"seed"`
 	StartedAt string         `json:"startedAt"`
 	Oracles   []OracleRecord `json:"oracles"`
+	// Features are those that the catalogue knows, as claimed and as seen; sorted.
+	Features []FeatureRecord `json:"features"`
 }
 
 // arming is s as evidence spells it.
@@ -52,7 +54,7 @@ func (s Setup) arming() evidence.Arming {
 	a := evidence.Arming{
 		RunID: s.RunID, CatalogueDigest: s.Catalogue, PlannedCases: slices.Sorted(slices.Values(s.Planned)), CohortID: s.CohortID,
 		Target:    evidence.Target{Driver: s.Target.Driver, Mode: s.Target.Mode, Version: s.Target.Version, Claims: slices.Sorted(slices.Values(s.Target.Claims))},
-		StartedAt: evidence.Timestamp(s.StartedAt), Oracles: []evidence.ArmedOracle{},
+		StartedAt: evidence.Timestamp(s.StartedAt), Oracles: []evidence.ArmedOracle{}, Features: []evidence.SeenFeature{},
 	}
 	a.Target.Claims = orEmpty(slices.Compact(a.Target.Claims))
 	for _, o := range s.Oracles {

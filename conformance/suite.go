@@ -27,6 +27,7 @@ type Open func(ctx context.Context, config json.RawMessage, dir string) (*target
 type Suite struct {
 	Cases   []Case
 	Arming  []Arming
+	Probes  []Probe
 	Drivers map[string]Open
 }
 

@@ -194,6 +194,14 @@ type Arming struct {
 	Target          Target        `json:"target"`
 	StartedAt       Timestamp     `json:"startedAt"`
 	Oracles         []ArmedOracle `json:"oracles"` // sorted by oracle
+	// Features are what the suite saw of every feature of the catalogue, claimed or not; sorted.
+	Features []SeenFeature `json:"features"`
+}
+
+// SeenFeature is one feature as the suite saw it before the first case.
+type SeenFeature struct {
+	Feature  string `json:"feature"`
+	Observed string `json:"observed"` // present, absent, unknown
 }
 
 // ArmedOracle says whether an oracle detected its planted positive in this run.
@@ -252,6 +260,24 @@ type MutationResults struct {
 	CatalogueDigest string        `json:"catalogueDigest"`
 	CohortID        string        `json:"cohortId"`
 	Rows            []MutationRow `json:"rows"` // sorted by mutant, then case
+	// Others are the cases that are not there to catch a mutant and ran against it all the same;
+	// sorted by mutant. Empty when only the pairs of Rows were run.
+	Others []MutationOthers `json:"others"`
+}
+
+// MutationOthers says that a mutant leaves the other cases green, or why it does not.
+type MutationOthers struct {
+	Mutant  string            `json:"mutant"`
+	Passed  []string          `json:"passed"`  // sorted case ids
+	Excused []MutationExcused `json:"excused"` // sorted by case
+}
+
+// MutationExcused is a case that a mutant spoils on the side. Why is written with the mutant.
+type MutationExcused struct {
+	Case   string `json:"case"`
+	Status string `json:"status"`
+	Reason string `json:"reason"`
+	Why    string `json:"why"`
 }
 
 // MutationRow says what a mutant did to a case. It is caught when Observed equals Expected.

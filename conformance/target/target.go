@@ -18,10 +18,29 @@ var ErrUnavailable = errors.New("target part unavailable")
 // ErrNoContainer means that the engine was asked and has no container of that sandbox.
 var ErrNoContainer = errors.New("the engine has no container of this sandbox")
 
+// Kind is what a refusal or an end means, in words that every runtime shares. Codes are each
+// runtime's own; a case that any runtime can pass asks for the kind.
+type Kind string
+
+// The closed set of kinds. A driver that cannot tell leaves the kind empty, and a case that needs
+// to know judges that.
+const (
+	KindOOM         Kind = "oom"         // the sandbox ended at its memory limit
+	KindDied        Kind = "died"        // the sandbox ended otherwise
+	KindGone        Kind = "gone"        // it was disposed, has expired, or never was
+	KindPathUnsafe  Kind = "path-unsafe" // a path that leaves the workspace, or a link on it
+	KindNotFound    Kind = "not-found"   // no such entry
+	KindNoSpace     Kind = "no-space"    // the workspace's bound
+	KindBusy        Kind = "busy"        // concurrency or capacity
+	KindUnqualified Kind = "unqualified" // an image, helper or runtime that is not admitted
+	KindUnsupported Kind = "unsupported" // the driver cannot honour a bound or an option
+)
+
 // Error is a typed refusal by the runtime. Code is the runtime's stable code, for example
-// "REMOTE_WORKER_PATH_UNSAFE"; the suite compares codes, never texts.
+// "REMOTE_WORKER_PATH_UNSAFE"; the suite compares kinds and codes, never texts.
 type Error struct {
-	Code  string
+	Code  string // never empty
+	Kind  Kind
 	Cause error
 }
 
@@ -40,6 +59,15 @@ func CodeOf(err error) string {
 	var e *Error
 	if errors.As(err, &e) {
 		return e.Code
+	}
+	return ""
+}
+
+// KindOf returns the kind of the first *Error in err's chain, or "".
+func KindOf(err error) Kind {
+	var e *Error
+	if errors.As(err, &e) {
+		return e.Kind
 	}
 	return ""
 }
