@@ -30,6 +30,11 @@ type bench struct {
 	seed   int64
 	armed  map[Oracle]bool
 	log    func(string)
+
+	// A run of several processes; see [bench.othersScopes].
+	proc, procs int
+	shared      string // the folder that the processes share, "" when there is one process
+	scope       scope
 }
 
 func (b *bench) newT(id, image string) *T {
