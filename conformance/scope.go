@@ -63,7 +63,9 @@ func (b *bench) othersScopes() []scope {
 }
 
 // holds reports whether the cgroup lies in s.
-func (s scope) holds(cgroup string) bool { return s.CgroupParent != "" && below(cgroup, s.CgroupParent) }
+func (s scope) holds(cgroup string) bool {
+	return s.CgroupParent != "" && below(cgroup, s.CgroupParent)
+}
 
 // below reports whether path is dir or lies in it; "/" and "" are no folder of anybody's own.
 func below(path, dir string) bool {
