@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/onsi/ginkgo/v2"
+
+	"github.com/hallmark-sandbox/hallmark/conformance/target"
 )
 
 // processEnd is what a process says when its target is closed.
@@ -46,7 +48,9 @@ func (c *child) close() {
 	// Here and not in the parent alone, which may have been killed. What is not empty stays for the
 	// parent to complain about, or for the driver's next start to sweep.
 	os.Remove(workFolder(c.plan.Work, c.peers.n))
-	os.Remove(c.plan.Work)
+	if others, err := filepath.Glob(filepath.Join(c.plan.Work, "p*")); err == nil && len(others) == 0 {
+		target.RemoveRun(c.plan.Work)
+	}
 	if err := c.peers.put(endName(c.peers.n), end); err != nil {
 		c.fail(err.Error())
 		ginkgo.Fail(err.Error())

@@ -45,11 +45,12 @@ var RS01 = conformance.Case{
 	Oracle:      "Limit and the kernel's peaks of memory, and of memory with swap, on the host; tasks that the kernel killed; the runtime's code; a neighbour's exec and the host's fsync and fork; the engine's list and the cgroup afterwards.",
 	Precedent:   "gvisor#2520, #2535, #10477, #10371",
 	Tier:        conformance.Smoke, Control: true, PerImage: true, Timeout: 75 * time.Second,
-	Features: []conformance.Feature{conformance.FeatureExec, conformance.FeatureFiles},
-	Needs:    []conformance.Part{conformance.PartCgroup, conformance.PartEngine, conformance.PartWorkspacePath},
-	Oracles:  []conformance.Oracle{conformance.OracleCgroup, conformance.OracleNeighbour, conformance.OracleEngine},
-	Kills:    []conformance.Kill{{Mutant: "m32", Reason: "memory-unbounded"}},
-	Run:      runRS01,
+	Exclusive: true, // latencies of the host and of a neighbour are judged
+	Features:  []conformance.Feature{conformance.FeatureExec, conformance.FeatureFiles},
+	Needs:     []conformance.Part{conformance.PartCgroup, conformance.PartEngine, conformance.PartWorkspacePath},
+	Oracles:   []conformance.Oracle{conformance.OracleCgroup, conformance.OracleNeighbour, conformance.OracleEngine},
+	Kills:     []conformance.Kill{{Mutant: "m32", Reason: "memory-unbounded"}},
+	Run:       runRS01,
 }
 
 func runRS01(ctx context.Context, t *conformance.T) error {
