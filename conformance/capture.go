@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -51,7 +52,10 @@ func (t *T) capture(tg *target.Target, since share) {
 	socket, _ := tg.Observer.EngineSocket()
 	for _, sb := range sandboxes[:min(len(sandboxes), captureSandboxes)] {
 		c, err := tg.Observer.Container(ctx, sb.ID())
-		if err != nil {
+		switch {
+		case errors.Is(err, target.ErrNoContainer), errors.Is(err, target.ErrUnavailable):
+			continue
+		case err != nil:
 			fmt.Fprintf(&inspect, "{\"sandbox\":%q,\"error\":%q}\n", sb.ID(), err)
 			continue
 		}

@@ -151,18 +151,23 @@ func (f *footprint) with(more *footprint) *footprint {
 	return d
 }
 
-// leaked lists what has come since before. With pools, kept connections are let off within their
-// bound.
-func (f *footprint) leaked(before *footprint, pools bool) []string {
+// leakRule is what is let off.
+type leakRule struct {
+	pools   bool   // kept connections, within their bound
+	records string // descriptors of files below this folder
+}
+
+// leaked lists what has come since before, but for what rule lets off; sorted.
+func (f *footprint) leaked(before *footprint, rule leakRule) []string {
 	d := f.since(before)
-	allowed := []any{}
 	held := 0
 	for _, is := range f.pooled {
 		if is {
 			held++
 		}
 	}
-	pools = pools && held <= poolBound
+	pools := rule.pools && held <= poolBound
+	var allowed []any
 	if pools {
 		for _, creator := range pooledGoroutines {
 			allowed = append(allowed, gleak.IgnoringCreator(creator))
@@ -175,7 +180,7 @@ func (f *footprint) leaked(before *footprint, pools bool) []string {
 		}
 	}
 	for link, what := range d.descriptors {
-		if !pools || !d.pooled[link] {
+		if !(pools && d.pooled[link] || rule.records != "" && below(link, rule.records)) {
 			out = append(out, "descriptor of "+what)
 		}
 	}
@@ -188,9 +193,9 @@ func (f *footprint) leaked(before *footprint, pools bool) []string {
 const leakSettle = 2 * time.Second
 
 // settledLeaks waits until nothing has leaked since before, and returns what then still has.
-func settledLeaks(before *footprint, pools bool) []string {
+func settledLeaks(before *footprint, rule leakRule) []string {
 	for deadline := time.Now().Add(leakSettle); ; time.Sleep(20 * time.Millisecond) {
-		left := takeFootprint().leaked(before, pools)
+		left := takeFootprint().leaked(before, rule)
 		if len(left) == 0 || time.Now().After(deadline) {
 			return left
 		}
@@ -213,7 +218,7 @@ func (t *T) findOwnLeaks(before *footprint, shared bool) {
 	if abandoned {
 		return // said already, and what it holds is its own
 	}
-	left := settledLeaks(before, true)
+	left := settledLeaks(before, leakRule{pools: true})
 	if len(left) == 0 {
 		return
 	}
