@@ -58,18 +58,25 @@ func (c *child) prepare(ctx context.Context, open Open, cases []Case) (processSe
 	if err := os.Mkdir(work, 0o700); err != nil {
 		return s, fmt.Errorf("make work folder: %w", err)
 	}
+	before, err := takeBaseline(c.plan, c.embedded)
+	if err != nil {
+		return s, err
+	}
 	tg, err := open(ctx, c.plan.Config, work)
 	if err != nil {
 		return s, fmt.Errorf("open target: %w", err)
 	}
 	b := &bench{
-		target: tg, tenant: c.plan.Tenant, blobs: filepath.Join(c.plan.Raw, blobsDir), work: work, seed: c.plan.Seed,
+		target: tg, tenant: c.plan.Tenant, blobs: filepath.Join(c.plan.Raw, blobsDir), work: work, seed: c.plan.Seed, sharing: c.embedded,
 		armed: map[Oracle]bool{}, log: func(line string) { ginkgo.GinkgoWriter.Println(line) },
 		proc: c.peers.n, procs: c.peers.total, shared: c.plan.Shared, scope: scope{WorkDir: work},
 	}
 	c.mu.Lock()
-	c.bench = b
+	c.bench, c.before = b, before
 	c.mu.Unlock()
+	if err := before.note(ctx, tg); err != nil {
+		return s, err
+	}
 	if tg.Observer != nil {
 		if b.scope.CgroupParent, err = tg.Observer.CgroupParent(); err != nil && !errors.Is(err, target.ErrUnavailable) {
 			return s, fmt.Errorf("cgroup parent: %w", err)

@@ -39,6 +39,7 @@ type plan struct {
 	Tenant    string          `json:"tenant"`
 	Seed      int64           `json:"seed"`
 	Procs     int             `json:"procs"`
+	Arguments []string        `json:"arguments"` // of the suite processes, beside Ginkgo's own
 	CohortID  string          `json:"cohortId"`
 	Catalogue string          `json:"catalogueDigest"`
 }
@@ -147,11 +148,13 @@ type child struct {
 	plan        plan
 	peers       *peers
 	interrupted func() bool
+	embedded    bool // in somebody else's suite, whose process it shares
 
 	busy   sync.WaitGroup // nodes that run, also after Ginkgo has given them up
 	mu     sync.Mutex     // of what follows
 	events *os.File
 	bench  *bench
+	before *baseline // what was there before the target was opened
 	claims []string
 	ledger *journal
 	closed bool

@@ -28,7 +28,7 @@ func workFolder(work string, n int) string { return filepath.Join(work, fmt.Spri
 // close closes this process's target, once, and says so.
 func (c *child) close() {
 	c.mu.Lock()
-	b, was := c.bench, c.closed
+	b, before, was := c.bench, c.before, c.closed
 	c.closed = true
 	c.mu.Unlock()
 	if was {
@@ -41,6 +41,7 @@ func (c *child) close() {
 		if b.target.Close != nil {
 			errs = append(errs, b.target.Close())
 		}
+		errs = append(errs, before.ownLeft())
 		if err := errors.Join(errs...); err != nil {
 			end.Teardown = strings.ReplaceAll(err.Error(), "\n", "; ")
 		}
@@ -81,6 +82,9 @@ func (c *child) seal() {
 		if end.Teardown != "" {
 			teardown = append(teardown, end.Teardown)
 		}
+	}
+	if err := c.before.hostLeft(append(c.bench.othersScopes(), c.bench.scope)); err != nil {
+		teardown = append(teardown, err.Error())
 	}
 	if err := c.sameDocuments(); err != nil {
 		c.fail(err.Error())

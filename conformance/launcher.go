@@ -47,7 +47,7 @@ func launch(p plan) error {
 	code, err := ginkgoRun([]string{
 		"--procs=" + strconv.Itoa(p.Procs), "--seed=" + strconv.FormatInt(p.Seed, 10), "--randomize-all", "--timeout=0",
 		"--output-interceptor-mode=none", "--no-color", "--output-dir=" + p.Raw, "--json-report=" + ginkgoFile, suite,
-	})
+	}, p.Arguments)
 	if err == nil && code != 0 {
 		err = errors.New("a process of the suite did not end well")
 	}
@@ -55,7 +55,7 @@ func launch(p plan) error {
 }
 
 // ginkgoRun calls the command, which ends by a panic that carries the exit status.
-func ginkgoRun(args []string) (code int, err error) {
+func ginkgoRun(args, through []string) (code int, err error) {
 	defer func() {
 		switch v := recover().(type) {
 		case nil:
@@ -66,7 +66,7 @@ func ginkgoRun(args []string) (code int, err error) {
 			panic(v)
 		}
 	}()
-	run.BuildRunCommand().Run(args, nil)
+	run.BuildRunCommand().Run(args, through)
 	return 0, nil
 }
 

@@ -37,8 +37,9 @@ type Options struct {
 	Live     bool      // Progress is a terminal: one line is kept up to date
 
 	// Executable is the program to run as the child; "" is the running one. It must call
-	// [ChildMain] with an equal suite.
+	// [ChildMain] with an equal suite. Arguments are what it gets beside those of Ginkgo.
 	Executable string
+	Arguments  []string
 }
 
 var digestForm = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)

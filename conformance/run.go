@@ -75,7 +75,7 @@ func Run(ctx context.Context, o Options) (Outcome, error) {
 	}
 	show := newProgress(o.Progress, o.Live, len(cases))
 	started := time.Now()
-	running, childErr := runChild(ctx, o.Executable, p.Raw, []*os.File{lock, work}, show)
+	running, childErr := runChild(ctx, o.Executable, p, []*os.File{lock, work}, show)
 	show.close()
 	res, err := collect(o, p, running, childErr)
 	if err != nil {
@@ -113,6 +113,7 @@ func (o Options) prepare() (plan, *os.File, error) {
 	p := plan{
 		RunID: randomHex(16), Raw: raw, Shared: filepath.Join(raw, sharedDir), Work: work, Dir: dir, Path: os.Getenv("PATH"),
 		Driver: o.Driver, Config: o.Target, Workloads: o.Workloads, Tenant: o.Tenant, Seed: o.Seed, Procs: max(1, o.Procs), CohortID: o.CohortID,
+		Arguments: o.Arguments,
 	}
 	if p.Seed == 0 {
 		p.Seed = rand.Int64N(1<<53-2) + 1 // exact in every JSON reader
@@ -145,13 +146,13 @@ const (
 
 // runChild runs the child, and what it starts, to the end. It returns the ids of the cases that
 // were running when the processes stopped telling.
-func runChild(ctx context.Context, executable, raw string, locks []*os.File, show *progress) (running []string, err error) {
+func runChild(ctx context.Context, executable string, p plan, locks []*os.File, show *progress) (running []string, err error) {
 	if executable == "" {
 		if executable, err = os.Executable(); err != nil {
 			return nil, fmt.Errorf("find own executable: %w", err)
 		}
 	}
-	log, err := os.Create(filepath.Join(raw, childLog))
+	log, err := os.Create(filepath.Join(p.Raw, childLog))
 	if err != nil {
 		return nil, fmt.Errorf("create child log: %w", err)
 	}
@@ -167,8 +168,8 @@ func runChild(ctx context.Context, executable, raw string, locks []*os.File, sho
 		return nil, fmt.Errorf("life line: %w", err)
 	}
 	defer hold.Close() // by the kernel, too, when this process is killed: then the child cleans up
-	cmd := exec.Command(executable)
-	cmd.Env = append(os.Environ(), childEnv+"="+filepath.Join(raw, planFile))
+	cmd := exec.Command(executable, p.Arguments...)
+	cmd.Env = append(os.Environ(), childEnv+"="+filepath.Join(p.Raw, planFile))
 	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = log, log, []*os.File{w, locks[0], locks[1], life, log}
 	// A group of its own keeps the terminal's Ctrl-C to this process, which passes it on once, and
 	// names all processes of the run.
