@@ -99,10 +99,6 @@ func (j *job) within(ctx context.Context, f func(context.Context) error) (err er
 	j.step("lab: a private engine with runsc and runc")
 	l, err := lab.Up(ctx, lab.Options{Out: j.steps, Bound: true})
 	if err != nil {
-		var missing *lab.MissingError
-		if errors.As(err, &missing) {
-			return &exit.Error{Status: exit.Failed, Sentence: missing.What, Remedy: missing.Remedy}
-		}
 		return failed("the lab cannot be started", err)
 	}
 	j.lab = l
@@ -177,6 +173,10 @@ func failed(sentence string, err error) error {
 	var typed *exit.Error
 	if errors.As(err, &typed) {
 		return err
+	}
+	var missing *lab.MissingError
+	if errors.As(err, &missing) {
+		return &exit.Error{Status: exit.Failed, Sentence: missing.What, Remedy: missing.Remedy}
 	}
 	return &exit.Error{Status: exit.Failed, Sentence: sentence, Cause: err, Remedy: "`hallmark doctor` says what this machine lacks"}
 }

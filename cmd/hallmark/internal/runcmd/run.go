@@ -90,7 +90,7 @@ func Run(ctx context.Context, p Params) (_ Result, err error) {
 	if p.Lab == nil {
 		l, err := lab.Up(ctx, lab.Options{Out: p.Progress})
 		if err != nil {
-			return Result{}, labError(err)
+			return Result{}, failed("the lab cannot be started", err)
 		}
 		if l.Fresh {
 			defer func() {
@@ -231,12 +231,4 @@ func evidenceFor(p Params, res Result) (*conformance.Evidence, error) {
 		e.Images = append(e.Images, evidence.Image{Name: w.Name, Role: evidence.ImageWorkload, ConfigDigest: w.ConfigDigest, ManifestDigest: w.ManifestDigest})
 	}
 	return e, nil
-}
-
-func labError(err error) error {
-	var missing *lab.MissingError
-	if errors.As(err, &missing) {
-		return &exit.Error{Status: exit.Failed, Sentence: missing.What, Remedy: missing.Remedy}
-	}
-	return failed("the lab cannot be started", err)
 }

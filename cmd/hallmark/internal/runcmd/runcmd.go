@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/hallmark-sandbox/hallmark/ci/lab"
 	"github.com/hallmark-sandbox/hallmark/cmd/hallmark/internal/exit"
 	"github.com/hallmark-sandbox/hallmark/conformance"
 	"github.com/hallmark-sandbox/hallmark/conformance/target/api"
@@ -140,6 +141,10 @@ func failed(sentence string, err error) error {
 	var typed *exit.Error
 	if errors.As(err, &typed) {
 		return err
+	}
+	var missing *lab.MissingError
+	if errors.As(err, &missing) {
+		return &exit.Error{Status: exit.Failed, Sentence: missing.What, Remedy: missing.Remedy}
 	}
 	return &exit.Error{Status: exit.Failed, Sentence: sentence, Cause: err, Remedy: "`hallmark doctor` says what this machine lacks"}
 }
