@@ -160,6 +160,14 @@ func testSuite() conformance.Suite {
 			}),
 			dying, blocking, smoke,
 		},
+		Probes: []conformance.Probe{
+			{Feature: conformance.FeatureExec, Look: func(ctx context.Context, t *conformance.T) (conformance.Presence, string, error) {
+				return conformance.Present, "a process started", nil
+			}},
+			{Feature: conformance.FeatureFiles, Look: func(ctx context.Context, t *conformance.T) (conformance.Presence, string, error) {
+				return conformance.Present, "a file was written", nil
+			}},
+		},
 		Arming: []conformance.Arming{
 			{Oracle: conformance.OracleTreeHash, Arm: func(ctx context.Context, t *conformance.T) error {
 				return errors.New("the planted change was not found")
@@ -184,7 +192,7 @@ func options(t *testing.T) conformance.Options {
 		t.Fatal(err)
 	}
 	return conformance.Options{
-		Suite: testSuite(), Driver: "toy", Workloads: []string{imageA, imageB}, Tier: conformance.Full, Seed: 42,
+		Suite: testSuite(), Driver: "toy", Workloads: []string{imageA, imageB}, Profiles: []string{conformance.ProfileBaseline}, Tier: conformance.Full, Seed: 42,
 		Out: filepath.Join(dir, "out"), Work: filepath.Join(dir, "work"), Tenant: tenant, CohortID: imageA,
 	}
 }
@@ -371,10 +379,16 @@ func checkUnsigned(t *testing.T, o conformance.Options, out conformance.Outcome)
 
 func TestBadOptionsAreRefused(t *testing.T) {
 	for name, spoil := range map[string]func(*conformance.Options){
-		"no workload":        func(o *conformance.Options) { o.Workloads = nil },
-		"tag":                func(o *conformance.Options) { o.Workloads = []string{"busybox:latest"} },
-		"unknown driver":     func(o *conformance.Options) { o.Driver = "none" },
-		"unknown case":       func(o *conformance.Options) { o.CaseIDs = []string{"ZZ-99"} },
+		"no workload":     func(o *conformance.Options) { o.Workloads = nil },
+		"tag":             func(o *conformance.Options) { o.Workloads = []string{"busybox:latest"} },
+		"unknown driver":  func(o *conformance.Options) { o.Driver = "none" },
+		"unknown case":    func(o *conformance.Options) { o.CaseIDs = []string{"ZZ-99"} },
+		"no profile":      func(o *conformance.Options) { o.Profiles = nil },
+		"unknown profile": func(o *conformance.Options) { o.Profiles = []string{"first-light"} },
+		"profile twice": func(o *conformance.Options) {
+			o.Profiles = []string{conformance.ProfileBaseline, conformance.ProfileBaseline}
+		},
+		"probe twice":        func(o *conformance.Options) { o.Suite.Probes = append(o.Suite.Probes, o.Suite.Probes[0]) },
 		"unknown tier":       func(o *conformance.Options) { o.Tier = "quick" },
 		"no tenant":          func(o *conformance.Options) { o.Tenant = "/nonexistent" },
 		"evidence unfounded": func(o *conformance.Options) { o.Evidence, o.CohortID = signable(t), "" },
