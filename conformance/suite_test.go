@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -269,6 +270,16 @@ func TestSmokeTierRunsSmokeOnly(t *testing.T) {
 	out := run(t, context.Background(), o)
 	if out.Report.Counts.Pass != 1 || out.Report.Counts.NotRun != int64(len(out.Report.Cases)-1) || out.Report.Verdict != evidence.Incomplete {
 		t.Errorf("counts %+v, verdict %s", out.Report.Counts, out.Report.Verdict)
+	}
+	reasons := strings.Join(out.Report.Reasons, "\n")
+	left := 0
+	for _, c := range o.Suite.Catalogue().Cases {
+		if p, _ := o.Suite.Catalogue().Profile(conformance.ProfileBaseline); p.Requires(c) && c.Tier != string(conformance.Smoke) {
+			left++
+		}
+	}
+	if !strings.Contains(reasons, fmt.Sprintf("tier smoke leaves out %d cases that profile baseline requires", left)) || strings.Contains(reasons, string(evidence.ReasonCaseMissing)) {
+		t.Errorf("the reasons do not say in one sentence what the tier leaves out: %s", reasons)
 	}
 }
 
