@@ -67,18 +67,21 @@ func collect(o Options, p plan, raw, running string, childErr error) (*result, e
 func (r *result) conclude(o Options, p plan) (Outcome, error) {
 	// Only what ran is judged: the verdict itself finds what is missing.
 	rows := slices.SortedFunc(slices.Values(r.run.rows), func(a, b evidence.CaseRow) int { return cmp.Compare(a.ID, b.ID) })
-	need := evidence.Need{Profiles: []string{FirstLight}, Images: slices.Sorted(slices.Values(p.Workloads)), Now: r.finished}
+	need := evidence.Need{Profiles: o.profiles(), Images: slices.Sorted(slices.Values(p.Workloads)), Now: r.finished}
 	if r.run.setup != nil {
-		need.Claims, need.Oracles = r.run.arming.Target.Claims, r.run.arming.Oracles
+		need.Claims, need.Features, need.Oracles = r.run.arming.Target.Claims, r.run.arming.Features, r.run.arming.Oracles
 	}
-	judged := evidence.Verdict(o.Suite.Catalogue(), rows, need)
+	cat := o.Suite.Catalogue()
+	judged := evidence.Verdict(cat, rows, need)
 	if len(o.CaseIDs) > 0 {
 		r.incomplete = append(r.incomplete, "the run was narrowed to single cases")
 	}
 	if r.interrupted {
 		r.incomplete = append(r.incomplete, "the run was interrupted")
 	}
-	out := Outcome{RunID: p.RunID, Interrupted: r.interrupted, Report: r.report(o, p, judged)}
+	told := judged
+	told.Findings = r.plainly(o, p, cat, judged.Findings)
+	out := Outcome{RunID: p.RunID, Interrupted: r.interrupted, Report: r.report(o, p, told)}
 	switch {
 	case o.Evidence == nil:
 		out.Unsigned = "no evidence was asked for"
@@ -105,4 +108,32 @@ func (r *result) conclude(o Options, p plan) (Outcome, error) {
 		return Outcome{}, fmt.Errorf("write reports: %w", err)
 	}
 	return out, nil
+}
+
+// plainly is findings for people: cases that were never planned are one sentence for each profile
+// that lacks them, instead of a finding each. The signed summary keeps them all.
+func (r *result) plainly(o Options, p plan, cat evidence.Catalogue, findings []evidence.Finding) []evidence.Finding {
+	planned := func(id string) bool { return slices.Contains(p.Cases, id) }
+	for _, name := range o.profiles() {
+		profile, ok := cat.Profile(name)
+		if !ok || len(o.CaseIDs) > 0 { // a narrowed run says so already
+			continue
+		}
+		left := 0
+		for _, c := range cat.Cases {
+			if profile.Requires(c) && !planned(c.ID) {
+				left++
+			}
+		}
+		if left > 0 {
+			r.incomplete = append(r.incomplete, fmt.Sprintf("tier %s leaves out %d cases that profile %s requires", o.Tier, left, name))
+		}
+	}
+	out := []evidence.Finding{}
+	for _, f := range findings {
+		if f.Code != evidence.ReasonCaseMissing || planned(f.Case) {
+			out = append(out, f)
+		}
+	}
+	return out
 }

@@ -24,7 +24,7 @@ import (
 )
 
 func main() {
-	suite := conformance.Suite{Cases: cases.All(), Arming: cases.Arming(), Drivers: runcmd.Drivers()}
+	suite := conformance.Suite{Cases: cases.All(), Arming: cases.Arming(), Probes: cases.Probes(), Drivers: runcmd.Drivers()}
 	if conformance.IsChild() {
 		conformance.ChildMain(suite)
 		return

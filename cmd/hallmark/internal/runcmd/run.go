@@ -85,7 +85,7 @@ func Run(ctx context.Context, p Params) (_ Result, err error) {
 		return runTarget(ctx, p)
 	}
 	if len(p.Profiles) == 0 {
-		p.Profiles = referenceProfiles()
+		p.Profiles = conformance.ReferenceProfiles()
 	}
 	if p.Lab == nil {
 		l, err := lab.Up(ctx, lab.Options{Out: p.Progress})

@@ -63,7 +63,7 @@ func runCommand(suite conformance.Suite) *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&cohortFile, "cohort", "", "file of requirements and of expected results, see ci/cohorts")
 	f.StringVar(&p.TargetFile, "target", "", "file that describes another target, see docs/targets.md; without it the reference worker is launched in the lab")
-	f.StringArrayVar(&p.Profiles, "profile", nil, "profile to judge by (repeatable; default "+strings.Join(referenceProfiles(), ", ")+", or "+baselineProfile+" with --target)")
+	f.StringArrayVar(&p.Profiles, "profile", nil, "profile to judge by (repeatable; default "+strings.Join(conformance.ReferenceProfiles(), ", ")+", or "+conformance.ProfileBaseline+" with --target)")
 	f.StringArrayVar(&p.WorkloadNames, "workload", nil, "image to qualify: busybox, static, or an image tarball (repeatable; default busybox and static)")
 	f.StringVar(&tier, "tier", string(conformance.Full), "smoke, full (with smoke) or serial (with both)")
 	f.StringSliceVar(&p.CaseIDs, "case", nil, "run these cases only; the run is then incomplete")
@@ -76,12 +76,6 @@ func runCommand(suite conformance.Suite) *cobra.Command {
 	f.Int64Var(&p.Seed, "seed", 0, "seed of order and attacks; 0 draws one")
 	return cmd
 }
-
-// baselineProfile judges a target that names no profile.
-const baselineProfile = conformance.FirstLight
-
-// referenceProfiles are what the reference worker is qualified with.
-func referenceProfiles() []string { return []string{conformance.FirstLight} }
 
 // defaultProcs is what two cores bear.
 func defaultProcs() int { return 1 }

@@ -12,6 +12,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/hallmark-sandbox/hallmark/cmd/hallmark/internal/exit"
+	"github.com/hallmark-sandbox/hallmark/conformance"
 	"github.com/hallmark-sandbox/hallmark/strictjson"
 )
 
@@ -62,7 +63,7 @@ func runTarget(ctx context.Context, p Params) (Result, error) {
 		return Result{}, targetError(err)
 	}
 	if len(p.Profiles) == 0 {
-		p.Profiles = []string{baselineProfile}
+		p.Profiles = []string{conformance.ProfileBaseline}
 	}
 	var workloads []Workload
 	for _, w := range file.Workloads {
