@@ -31,11 +31,12 @@ type Params struct {
 	Runtime string           // name in the lab; "" is that of the cohort file
 	Cohort  *evidence.Cohort // nil: it is measured
 
-	TargetFile    string     // another target; then there is no bundle
-	Binaries      string     // folder of hallmark-worker, -supervisor and -quota; "" is this program's
-	Tenant        string     // attack binary; "" is hallmark-tenant beside this program, else it is built
-	Workloads     []Workload // in the engine already; else WorkloadNames
-	WorkloadNames []string   // busybox, static, or a tarball; empty means both fixtures
+	TargetFile    string      // Target is read from it, or ""
+	Target        *TargetFile // another target than the reference worker; then there is no bundle
+	Binaries      string      // folder of hallmark-worker, -supervisor and -quota; "" is this program's
+	Tenant        string      // attack binary; "" is hallmark-tenant beside this program, else it is built
+	Workloads     []Workload  // in the engine already; else WorkloadNames
+	WorkloadNames []string    // busybox, static, or a tarball; empty means both fixtures
 
 	Profiles []string // empty: those of the cohort file, else the reference worker's or the baseline
 	Tier     conformance.Tier
@@ -81,7 +82,7 @@ func Run(ctx context.Context, p Params) (_ Result, err error) {
 	if len(p.Profiles) == 0 {
 		p.Profiles = p.File.Profiles
 	}
-	if p.TargetFile != "" {
+	if p.Target != nil {
 		return runTarget(ctx, p)
 	}
 	if len(p.Profiles) == 0 {

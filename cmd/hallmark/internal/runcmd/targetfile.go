@@ -4,12 +4,15 @@ package runcmd
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 
 	"github.com/go-json-experiment/json/jsontext"
+	"golang.org/x/sys/unix"
 
 	"github.com/hallmark-sandbox/hallmark/cmd/hallmark/internal/exit"
 	"github.com/hallmark-sandbox/hallmark/conformance"
@@ -55,31 +58,45 @@ func ReadTargetFile(path string) (TargetFile, error) {
 	return f, nil
 }
 
-// runTarget runs the suite against a target of somebody else's. Its cohort is not measured
-// here, so nothing is signed.
+// runTarget runs the suite against p.Target. Its cohort is not measured here, so nothing is signed.
 func runTarget(ctx context.Context, p Params) (Result, error) {
-	file, err := ReadTargetFile(p.TargetFile)
-	if err != nil {
-		return Result{}, targetError(err)
-	}
 	if len(p.Profiles) == 0 {
 		p.Profiles = []string{conformance.ProfileBaseline}
 	}
 	var workloads []Workload
-	for _, w := range file.Workloads {
+	for _, w := range p.Target.Workloads {
 		workloads = append(workloads, Workload{ConfigDigest: w})
 	}
 	o, err := options(ctx, p, workloads)
 	if err != nil {
 		return Result{}, err
 	}
-	dir, err := os.MkdirTemp("", "hallmark-run-")
-	if err != nil {
-		return Result{}, failed("no temporary folder", err)
+	var root string
+	if p.Lab != nil {
+		root = p.Lab.WorkDir // which the lab sweeps, should this process be killed
+	} else if root, err = runsFolder(); err != nil {
+		return Result{}, err
 	}
-	defer os.RemoveAll(dir)
-	o.Driver, o.Target, o.Work = file.Driver, json.RawMessage(file.Config), filepath.Join(dir, "work")
+	o.Driver, o.Target, o.Work = p.Target.Driver, json.RawMessage(p.Target.Config), filepath.Join(root, "run-"+rand.Text())
 	return finish(ctx, p, o, Result{Workloads: workloads})
+}
+
+// runsFolder is where runs on somebody's own target keep their state, side by side: a driver finds
+// there what a killed run has left. A tenant of another user may walk through it.
+func runsFolder() (string, error) {
+	dir := filepath.Join(os.TempDir(), fmt.Sprintf("hallmark-runs-%d", os.Geteuid()))
+	if err := os.Mkdir(dir, 0o711); err != nil && !errors.Is(err, os.ErrExist) {
+		return "", failed("no folder for the run's state", err)
+	}
+	var st unix.Stat_t
+	if err := unix.Lstat(dir, &st); err != nil {
+		return "", failed("no folder for the run's state", err)
+	}
+	// The folder for temporary files is everybody's.
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR || int(st.Uid) != os.Geteuid() || st.Mode&0o022 != 0 {
+		return "", usage(nil, "remove it, or name another folder for temporary files with TMPDIR", "%s is not a folder of this user's alone", dir)
+	}
+	return dir, nil
 }
 
 func targetError(err error) error {

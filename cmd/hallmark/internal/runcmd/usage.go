@@ -90,6 +90,7 @@ func (p *Params) readTarget() error {
 	if err != nil {
 		return targetError(err)
 	}
+	p.Target = &file
 	if _, ok := p.Suite.Drivers[file.Driver]; !ok {
 		return targetError(fmt.Errorf("unknown driver %q: it is %s", file.Driver, strings.Join(slices.Sorted(maps.Keys(p.Suite.Drivers)), ", ")))
 	}

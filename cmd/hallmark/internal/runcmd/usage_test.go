@@ -31,7 +31,7 @@ func TestMutationEvidenceIsOfThisProgram(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	good := evidence.MutationResults{SuiteDigest: own, CatalogueDigest: catalogue, CohortID: "sha256:c", Rows: []evidence.MutationRow{{Mutant: "m01", Case: "FS-02", Expected: "r", Observed: "r"}}}
+	good := evidence.MutationResults{SuiteDigest: own, CatalogueDigest: catalogue, CohortID: own, Rows: []evidence.MutationRow{{Mutant: "m01", Case: "FS-02", Expected: "r", Observed: "r"}}}
 	read := func(r evidence.MutationResults) error {
 		file, err := evidence.SealMutation(r, key)
 		if err != nil {
@@ -55,6 +55,35 @@ func TestMutationEvidenceIsOfThisProgram(t *testing.T) {
 		var refused *exit.Error
 		if err := read(r); !errors.As(err, &refused) || refused.Status != exit.Failed || p.Mutation != nil {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// A folder for temporary files is everybody's: what somebody else put there is not used.
+func TestStateOfARunIsInAFolderOfOnesOwn(t *testing.T) {
+	tmp := t.TempDir()
+	t.Setenv("TMPDIR", tmp)
+	dir, err := runsFolder()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := runsFolder(); err != nil || again != dir {
+		t.Errorf("the second time: %q, %v", again, err)
+	}
+	for _, tt := range []struct {
+		name  string
+		spoil func() error
+	}{
+		{"open to all", func() error { return os.Chmod(dir, 0o777) }},
+		{"another user", func() error { return errors.Join(os.Chmod(dir, 0o711), os.Chown(dir, 65534, 65534)) }},
+		{"a link", func() error { return errors.Join(os.Remove(dir), os.Symlink(t.TempDir(), dir)) }},
+		{"a file", func() error { return errors.Join(os.Remove(dir), os.WriteFile(dir, nil, 0o600)) }},
+	} {
+		if err := tt.spoil(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := runsFolder(); err == nil {
+			t.Errorf("%s: used", tt.name)
 		}
 	}
 }
