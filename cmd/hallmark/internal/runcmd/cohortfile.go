@@ -33,6 +33,7 @@ type CohortFile struct {
 type Requirements struct {
 	Arch         string            `yaml:"arch"`    // as GOARCH spells it
 	Runtime      string            `yaml:"runtime"` // name in the lab: runsc, runsc-deb, runc
+	Version      string            `yaml:"version"` // as the runtime calls itself
 	Platform     string            `yaml:"platform"`
 	CgroupMode   string            `yaml:"cgroupMode"`
 	QuotaBackend string            `yaml:"quotaBackend"`
@@ -115,11 +116,18 @@ func (r Requirements) agree(c evidence.Cohort) error {
 	}
 	want("arch", r.Arch, c.Descriptor.Arch)
 	want("arch of this program", r.Arch, runtime.GOARCH)
+	want("version of "+r.Runtime, r.Version, c.Descriptor.Sandbox.Version)
 	want("platform", r.Platform, c.Descriptor.Sandbox.Platform)
 	want("cgroup mode", r.CgroupMode, c.Descriptor.CgroupMode)
 	want("quota backend", r.QuotaBackend, c.Descriptor.Quota.Backend)
 	for name, v := range r.Capabilities {
 		want("capability "+name, v, c.Capabilities[name])
 	}
-	return errors.Join(errs...)
+	if len(errs) > 0 {
+		return fmt.Errorf("%w: %w", ErrOtherCohort, errors.Join(errs...))
+	}
+	return nil
 }
+
+// ErrOtherCohort says that the measured cohort does not meet a cohort file's requirements.
+var ErrOtherCohort = errors.New("the measured cohort is not the required one")

@@ -136,7 +136,7 @@ func runLab(ctx context.Context, p Params) (Result, error) {
 	}
 	res.Cohort = *p.Cohort
 	if err := p.File.Requirements.agree(*p.Cohort); err != nil {
-		return res, &exit.Error{Status: exit.Failed, Sentence: "the measured cohort is not the required one", Cause: err, Remedy: "choose another cohort file"}
+		return res, usage(err, "choose another cohort file", "%s is not for this host", p.File.Name)
 	}
 	if p.Mutation != nil && p.Mutation.CohortID != res.Cohort.ID {
 		return res, usage(nil, "run `hallmark mutants` on this cohort, then this", "the mutation evidence is of the cohort %s, this is %s", p.Mutation.CohortID, res.Cohort.ID)

@@ -70,7 +70,7 @@ func runCommand(suite conformance.Suite) *cobra.Command {
 	f.StringArrayVar(&p.WorkloadNames, "workload", nil, "image to qualify: busybox, static, or an image tarball (repeatable; default busybox and static)")
 	f.StringVar(&tier, "tier", string(conformance.Full), "smoke, full (with smoke) or serial (with both)")
 	f.StringSliceVar(&p.CaseIDs, "case", nil, "run these cases only; the run is then incomplete")
-	f.IntVar(&p.Procs, "procs", defaultProcs(), "processes that run cases side by side, 1 to 8")
+	f.IntVar(&p.Procs, "procs", DefaultProcs(), "processes that run cases side by side, 1 to 8")
 	f.StringVar(&p.KeyFile, "key", "", "private key that signs the bundle")
 	f.StringVar(&issuer, "issuer", "hallmark-run", "identity that the key speaks for, as the trust policy names it")
 	f.StringVar(&p.MutationPath, "mutation", "", "signed matrix that `hallmark mutants` wrote for this very program on this cohort; goes into the bundle")
@@ -80,8 +80,8 @@ func runCommand(suite conformance.Suite) *cobra.Command {
 	return cmd
 }
 
-// defaultProcs is what two cores bear.
-func defaultProcs() int { return 1 }
+// DefaultProcs is what two cores bear.
+func DefaultProcs() int { return 1 }
 
 // Conclude prints the last lines of a run and returns its exit status as an error.
 func Conclude(w io.Writer, out string, res Result) error {

@@ -35,8 +35,8 @@ type TargetFile struct {
 	Config    jsontext.Value `json:"config"` // the driver's own
 }
 
-// noImage stands for the workload of a target that starts no images.
-const noImage = "sha256:0000000000000000000000000000000000000000000000000000000000000000"
+// NoImage stands for the workload of a target that starts no images.
+const NoImage = "sha256:0000000000000000000000000000000000000000000000000000000000000000"
 
 // ReadTargetFile reads path; Config is left to the driver, which decodes it as strictly.
 func ReadTargetFile(path string) (TargetFile, error) {
@@ -51,7 +51,7 @@ func ReadTargetFile(path string) (TargetFile, error) {
 	switch {
 	case len(f.Workloads) > 0:
 	case f.Driver == driverExec:
-		f.Workloads = []string{noImage}
+		f.Workloads = []string{NoImage}
 	default:
 		return f, fmt.Errorf("%s names no workload image", path)
 	}
@@ -72,8 +72,8 @@ func runTarget(ctx context.Context, p Params) (Result, error) {
 		return Result{}, err
 	}
 	var root string
-	if p.Lab != nil {
-		root = p.Lab.WorkDir // which the lab sweeps, should this process be killed
+	if p.Lab != nil && p.Target.Driver != driverExec {
+		root = p.Lab.WorkDir // which the lab sweeps, should this process be killed, and nobody else looks into
 	} else if root, err = runsFolder(); err != nil {
 		return Result{}, err
 	}
