@@ -19,6 +19,7 @@ import (
 	"github.com/hallmark-sandbox/hallmark/cmd/hallmark/internal/exit"
 	"github.com/hallmark-sandbox/hallmark/conformance"
 	"github.com/hallmark-sandbox/hallmark/conformance/target/api"
+	"github.com/hallmark-sandbox/hallmark/conformance/target/docker"
 	"github.com/hallmark-sandbox/hallmark/conformance/target/execdriver"
 	"github.com/hallmark-sandbox/hallmark/evidence"
 )
@@ -26,7 +27,7 @@ import (
 // Drivers are the targets that this program can open. They belong into the suite before
 // [conformance.ChildMain] sees it.
 func Drivers() map[string]conformance.Open {
-	return map[string]conformance.Open{driverAPI: api.Open, driverExec: execdriver.Open}
+	return map[string]conformance.Open{driverAPI: api.Open, driverDocker: docker.Open, driverExec: execdriver.Open}
 }
 
 // New returns the commands run and cases.
