@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/hallmark-sandbox/hallmark/evidence"
@@ -80,7 +81,7 @@ func (r *result) conclude(o Options, p plan) (Outcome, error) {
 		r.incomplete = append(r.incomplete, "the run was interrupted")
 	}
 	told := judged
-	told.Findings = r.plainly(o, p, cat, judged.Findings)
+	told.Findings = plainly(o, p, cat, judged.Findings)
 	out := Outcome{RunID: p.RunID, Interrupted: r.interrupted, Report: r.report(o, p, told)}
 	switch {
 	case o.Evidence == nil:
@@ -110,30 +111,29 @@ func (r *result) conclude(o Options, p plan) (Outcome, error) {
 	return out, nil
 }
 
-// plainly is findings for people: cases that were never planned are one sentence for each profile
-// that lacks them, instead of a finding each. The signed summary keeps them all.
-func (r *result) plainly(o Options, p plan, cat evidence.Catalogue, findings []evidence.Finding) []evidence.Finding {
-	planned := func(id string) bool { return slices.Contains(p.Cases, id) }
+// plainly is findings for people: the required cases that were never planned are one sentence
+// instead of a finding each. The signed summary keeps them all.
+func plainly(o Options, p plan, cat evidence.Catalogue, findings []evidence.Finding) []evidence.Finding {
+	unplanned := func(f evidence.Finding) bool {
+		return f.Code == evidence.ReasonCaseMissing && !slices.Contains(p.Cases, f.Case)
+	}
+	out := slices.DeleteFunc(slices.Clone(findings), unplanned)
+	left := len(findings) - len(out)
+	if left == 0 || len(o.CaseIDs) > 0 { // a narrowed run says so already
+		return out
+	}
+	var lacking []string
 	for _, name := range o.profiles() {
-		profile, ok := cat.Profile(name)
-		if !ok || len(o.CaseIDs) > 0 { // a narrowed run says so already
-			continue
-		}
-		left := 0
-		for _, c := range cat.Cases {
-			if profile.Requires(c) && !planned(c.ID) {
-				left++
-			}
-		}
-		if left > 0 {
-			r.incomplete = append(r.incomplete, fmt.Sprintf("tier %s leaves out %d cases that profile %s requires", o.Tier, left, name))
+		profile, _ := cat.Profile(name) // options were checked
+		if slices.ContainsFunc(cat.Cases, func(c evidence.CaseRef) bool { return profile.Requires(c) && !slices.Contains(p.Cases, c.ID) }) {
+			lacking = append(lacking, name)
 		}
 	}
-	out := []evidence.Finding{}
-	for _, f := range findings {
-		if f.Code != evidence.ReasonCaseMissing || planned(f.Case) {
-			out = append(out, f)
-		}
+	require := "profile " + lacking[0] + " requires"
+	if len(lacking) > 1 {
+		require = "the profiles " + strings.Join(lacking, ", ") + " require"
 	}
-	return out
+	return slices.Insert(out, 0, evidence.Finding{
+		Code: evidence.ReasonCaseMissing, Text: fmt.Sprintf("tier %s leaves out %d cases that %s", o.Tier, left, require),
+	})
 }
