@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -150,8 +151,9 @@ type child struct {
 	interrupted func() bool
 	embedded    bool // in somebody else's suite, whose process it shares
 
-	busy   sync.WaitGroup // nodes that run, also after Ginkgo has given them up
-	mu     sync.Mutex     // of what follows
+	busy atomic.Int64 // nodes that run, also after Ginkgo has given them up
+
+	mu     sync.Mutex // of what follows
 	events *os.File
 	bench  *bench
 	before *baseline // what was there before the target was opened
@@ -186,7 +188,7 @@ func (c *child) register() error {
 	// The second function runs in all processes at the same time, and in each before its first case.
 	ginkgo.SynchronizedBeforeSuite(func(ginkgo.SpecContext) []byte { return nil },
 		func(ctx ginkgo.SpecContext, _ []byte) { c.node(func() { c.begin(ctx, open, cases) }) },
-		ginkgo.NodeTimeout(openTimeout+(armingTimeout+cleanupBudget)*time.Duration(len(c.suite.Arming))), ginkgo.GracePeriod(cleanupBudget+openTimeout))
+		ginkgo.NodeTimeout(openTimeout+featuresTimeout+cleanupBudget+(armingTimeout+cleanupBudget)*time.Duration(len(c.suite.Arming))), ginkgo.GracePeriod(cleanupBudget+openTimeout))
 	for _, cs := range cases {
 		passes := time.Duration(1)
 		if cs.PerImage {
@@ -209,7 +211,7 @@ func (c *child) register() error {
 // node runs the body of a Ginkgo node that [child.leave] waits for.
 func (c *child) node(body func()) {
 	c.busy.Add(1)
-	defer c.busy.Done()
+	defer c.busy.Add(-1)
 	body()
 }
 

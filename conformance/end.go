@@ -179,12 +179,11 @@ func (c *child) leave() {
 	c.mu.Lock()
 	done := c.closed
 	c.mu.Unlock()
-	idle := make(chan struct{})
-	go func() { c.busy.Wait(); close(idle) }()
-	select {
-	case <-idle:
-	case <-time.After(returnGrace + cleanupBudget + closeTimeout):
-		c.fail("a node of the suite did not end")
+	for deadline := time.Now().Add(returnGrace + cleanupBudget + closeTimeout); c.busy.Load() > 0; time.Sleep(pollPeriod) {
+		if time.Now().After(deadline) {
+			c.fail("a node of the suite did not end")
+			break
+		}
 	}
 	if done {
 		return

@@ -41,6 +41,9 @@ type bench struct {
 	proc, procs int
 	shared      string // the folder that the processes share, "" when there is one process
 	scope       scope
+
+	// hostless: the target was seen to run no command at all, see [bench.see].
+	hostless bool
 }
 
 func (b *bench) newT(id, image string) *T {
@@ -276,6 +279,9 @@ func (b *bench) prerequisite(c Case, claims []string) (Status, string, string) {
 		if !slices.Contains(claims, string(f)) {
 			return NotApplicable, "feature-not-claimed", "the target does not claim " + string(f)
 		}
+	}
+	if b.hostless && slices.Contains(c.Features, FeatureExec) {
+		return NotRun, "feature-absent", "the target claims exec, and the suite saw that it runs nothing"
 	}
 	for _, p := range c.Needs {
 		if !slices.Contains(b.target.Parts, string(p)) {

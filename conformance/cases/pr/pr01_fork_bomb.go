@@ -39,7 +39,7 @@ var PR01 = conformance.Case{
 	Tier:        conformance.Full, Control: true, PerImage: true, Timeout: 60 * time.Second,
 	Exclusive: true, // latencies of the host and of a neighbour are judged
 	Features:  []conformance.Feature{conformance.FeatureExec, conformance.FeatureFiles},
-	Needs:     []conformance.Part{conformance.PartCgroup, conformance.PartWorkspacePath},
+	Needs:     []conformance.Part{conformance.PartCgroup, conformance.PartWorkspacePath, conformance.PartConcurrent},
 	Oracles:   []conformance.Oracle{conformance.OracleCgroup, conformance.OracleNeighbour, conformance.OracleHeartbeat},
 	Kills:     []conformance.Kill{{Mutant: "m06", Reason: "bomb-survived"}, {Mutant: "m30", Reason: "pids-unbounded"}},
 	Run:       runPR01,
