@@ -38,7 +38,7 @@ func main() {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	for _, group := range [][]*cobra.Command{runcmd.New(suite), evidencecmd.New(suite.Catalogue), labcmd.New(), mainjob.New(suite)} {
+	for _, group := range [][]*cobra.Command{runcmd.New(suite), evidencecmd.New(suite.Catalogue, conformance.ReferenceProfiles()), labcmd.New(), mainjob.New(suite)} {
 		root.AddCommand(group...)
 	}
 	os.Exit(report(root.ExecuteContext(ctx)))
