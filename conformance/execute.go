@@ -30,7 +30,7 @@ type bench struct {
 	seed   int64
 	armed  map[Oracle]bool
 	log    func(string)
-	// hostless: the target was seen to run no command at all, see [bench.see].
+	// hostless: the target was seen to run no command at all, see [bench.know].
 	hostless bool
 }
 

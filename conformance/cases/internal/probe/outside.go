@@ -28,7 +28,7 @@ const (
 // refusal of what is beyond.
 func (b *bench) quota(ctx context.Context, t *conformance.T) (conformance.Presence, string, error) {
 	if err := b.open(ctx, t); err != nil {
-		return unknown, "", err
+		return without(err)
 	}
 	bound := t.Spec(target.Spec{}).WorkspaceBytes
 	if b.host.Workspace != "" {
@@ -76,7 +76,7 @@ func (b *bench) stopped(written, bound int64, code string) (conformance.Presence
 // noNetwork reads the interfaces of the sandbox process's namespace.
 func (b *bench) noNetwork(ctx context.Context, t *conformance.T) (conformance.Presence, string, error) {
 	if err := b.open(ctx, t); err != nil {
-		return unknown, "", err
+		return without(err)
 	}
 	if b.host.Pid == 0 {
 		return unknown, "no process of the sandbox is to be seen from outside", nil
@@ -98,6 +98,9 @@ const notMade = 4
 
 // supervisor asks the control socket for its counters, as root in the sandbox.
 func (b *bench) supervisor(ctx context.Context, t *conformance.T) (conformance.Presence, string, error) {
+	if err := b.open(ctx, t); err != nil {
+		return without(err)
+	}
 	if _, err := b.run(ctx, t, "noop"); err != nil { // the program must be there
 		return unknown, "", err
 	}
@@ -205,7 +208,7 @@ func (b *bench) reconcile(ctx context.Context, t *conformance.T) (conformance.Pr
 		return unknown, "", target.ErrUnavailable
 	}
 	if err := b.open(ctx, t); err != nil {
-		return unknown, "", err
+		return without(err)
 	}
 	if _, err := t.Target().Observer.Container(ctx, b.sandbox.ID()); err != nil {
 		return unknown, "", fmt.Errorf("the sandbox before the restart: %w", err)
