@@ -71,8 +71,9 @@ func Heartbeat(ctx context.Context, t *conformance.T) error {
 	return nil
 }
 
-// Neighbour stops the process of a planted neighbour sandbox for a time, as a host that has no time
-// for it would: the probe must see a stall, and a longer one as an error.
+// Neighbour stops the processes of a planted neighbour sandbox for a time, as a host that has no time
+// for it would: the probe must see a stall, and a longer one as an error. What is stopped is the
+// sandbox's own process, or everything that comes into its cgroup where it has none of its own.
 func Neighbour(ctx context.Context, t *conformance.T) error {
 	const (
 		stall = 300 * time.Millisecond
@@ -87,12 +88,15 @@ func Neighbour(ctx context.Context, t *conformance.T) error {
 	if err != nil {
 		return err
 	}
-	if c.Pid <= 1 {
-		return fmt.Errorf("the neighbour's process is %d", c.Pid)
+	pids := func() ([]int, error) { return []int{c.Pid}, nil }
+	if c.Pid == 0 {
+		pids = oracle.Cgroup{Dirs: c.Cgroups}.Procs
+	} else if c.Pid == 1 {
+		return errors.New("the neighbour's process is the host's init")
 	}
 	measure := func(limit, stopped time.Duration) (oracle.Latencies, error) {
 		stop := oracle.Probe(ctx, 20*time.Millisecond, limit, op)
-		err := freeze(ctx, c.Pid, stopped)
+		err := freeze(ctx, pids, stopped)
 		if err == nil {
 			err = rest(ctx, stall)
 		}
@@ -123,16 +127,36 @@ func Neighbour(ctx context.Context, t *conformance.T) error {
 	return nil
 }
 
-// freeze stops a process of the suite's own sandbox for d. It goes on whatever happens.
-func freeze(ctx context.Context, pid int, d time.Duration) error {
-	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
-		return fmt.Errorf("stop the neighbour: %w", err)
+// freeze stops the suite's own sandbox for d: every process that it has, and that it gets meanwhile.
+// All go on whatever happens.
+func freeze(ctx context.Context, pids func() ([]int, error), d time.Duration) (err error) {
+	stopped := map[int]bool{}
+	defer func() {
+		for pid := range stopped {
+			if cerr := unix.Kill(pid, unix.SIGCONT); cerr != nil && !errors.Is(cerr, unix.ESRCH) {
+				err = errors.Join(err, fmt.Errorf("let the neighbour go on: %w", cerr))
+			}
+		}
+	}()
+	for end := time.Now().Add(d); time.Now().Before(end); {
+		now, err := pids()
+		if err != nil {
+			return fmt.Errorf("find the neighbour: %w", err)
+		}
+		for _, pid := range now {
+			if stopped[pid] {
+				continue
+			}
+			if err := unix.Kill(pid, unix.SIGSTOP); err != nil && !errors.Is(err, unix.ESRCH) {
+				return fmt.Errorf("stop the neighbour: %w", err)
+			}
+			stopped[pid] = true
+		}
+		if err := rest(ctx, 2*time.Millisecond); err != nil {
+			return err
+		}
 	}
-	err := rest(ctx, d)
-	if cerr := unix.Kill(pid, unix.SIGCONT); cerr != nil {
-		err = errors.Join(err, fmt.Errorf("let the neighbour go on: %w", cerr))
-	}
-	return err
+	return nil
 }
 
 func rest(ctx context.Context, d time.Duration) error {
