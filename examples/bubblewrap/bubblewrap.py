@@ -283,7 +283,7 @@ class Sandboxes:
         pid = self.settled(box)
         if pid is None:
             raise Refusal("BWRAP_NO_COMMAND", "busy", "no command came to stand within 5 s")
-        argv = ["nsenter", "--target", str(pid), "--user", "--preserve-credentials", "--mount", "--ipc", "--uts", "--net", "--pid", "--wdns=/workspace", "--", *map(dec, r["argv"])]
+        argv = ["nsenter", "--target", str(pid), "--user", "--preserve-credentials", "--mount", "--ipc", "--uts", "--net", "--pid", "--wdns=/", "--", *map(dec, r["argv"])]
         return self.run(box, argv, dec(r["stdin"]), 120, 4 << 20, request=r["id"], own_status=False)
 
     def cancel(self, request):
