@@ -18,7 +18,7 @@ import (
 )
 
 func suite() conformance.Suite {
-	return conformance.Suite{Cases: cases.All(), Arming: cases.Arming(), Drivers: map[string]conformance.Open{"toy": toy.Open}}
+	return conformance.Suite{Cases: cases.All(), Arming: cases.Arming(), Probes: cases.Probes(), Drivers: map[string]conformance.Open{"toy": toy.Open}}
 }
 
 func TestMain(m *testing.M) {
@@ -68,7 +68,7 @@ func TestSeam(t *testing.T) {
 	}
 	image := evidence.Digest([]byte("no image"))
 	o := conformance.Options{
-		Suite: suite(), Driver: "toy", Workloads: []string{image}, Tier: conformance.Serial, CaseIDs: []string{"FS-02", "QT-01", "KE-06"},
+		Suite: suite(), Driver: "toy", Workloads: []string{image}, Profiles: []string{conformance.ProfileBaseline}, Tier: conformance.Serial, CaseIDs: []string{"FS-02", "QT-01", "KE-06"},
 		Out: filepath.Join(dir, "out"), Work: filepath.Join(dir, "work"), Tenant: tenant,
 	}
 	out, err := conformance.Run(context.Background(), o)
