@@ -19,12 +19,15 @@ import (
 	"github.com/hallmark-sandbox/hallmark/cmd/hallmark/internal/exit"
 	"github.com/hallmark-sandbox/hallmark/conformance"
 	"github.com/hallmark-sandbox/hallmark/conformance/target/api"
+	"github.com/hallmark-sandbox/hallmark/conformance/target/docker"
 	"github.com/hallmark-sandbox/hallmark/evidence"
 )
 
 // Drivers are the targets that this program can open. They belong into the suite before
 // [conformance.ChildMain] sees it.
-func Drivers() map[string]conformance.Open { return map[string]conformance.Open{"api": api.Open} }
+func Drivers() map[string]conformance.Open {
+	return map[string]conformance.Open{"api": api.Open, "docker": docker.Open}
+}
 
 // New returns the commands run and cases.
 func New(suite conformance.Suite) []*cobra.Command {

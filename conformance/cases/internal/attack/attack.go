@@ -25,6 +25,7 @@ type Outcome struct {
 	Result target.Result
 	Report report.Report
 	Code   string        // the runtime's code when the exec ended in a typed error, else ""
+	Kind   target.Kind   // what that code means in words that every runtime shares, or ""
 	Err    error         // the exec's error, typed or not
 	Wall   time.Duration // as the client saw it
 }
@@ -50,7 +51,7 @@ func Command(program string, args ...string) []string {
 func Run(ctx context.Context, sb target.Sandbox, cmd target.Command) Outcome {
 	start := time.Now()
 	res, err := sb.Exec(ctx, cmd)
-	o := Outcome{Result: res, Err: err, Code: target.CodeOf(err), Wall: time.Since(start)}
+	o := Outcome{Result: res, Err: err, Code: target.CodeOf(err), Kind: target.KindOf(err), Wall: time.Since(start)}
 	if r, perr := report.Parse(res.Stdout); perr == nil {
 		o.Report = r
 	}
