@@ -48,7 +48,7 @@ func TestCatalogue(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := conformance.Options{
-		Suite: suite(), Driver: "exec", Target: config, Workloads: []string{image}, Profiles: []string{conformance.ProfileBaseline}, Tier: conformance.Serial,
+		Suite: suite(), Driver: "exec", Target: config, Workloads: []string{image}, Tier: conformance.Serial, Profiles: []string{conformance.ProfileBaseline, conformance.ProfileQuota},
 		Out: filepath.Join(dir, "out"), Work: filepath.Join(dir, "work"), Tenant: tenant, Progress: os.Stderr,
 	}
 	out, err := conformance.Run(context.Background(), o)
