@@ -38,6 +38,9 @@ func main() {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return &exit.Error{Status: exit.Failed, Sentence: err.Error(), Remedy: fmt.Sprintf("`%s --help` lists its flags", cmd.CommandPath())}
+	})
 	for _, group := range [][]*cobra.Command{runcmd.New(suite), evidencecmd.New(suite.Catalogue, conformance.ReferenceProfiles()), labcmd.New(), mainjob.New(suite)} {
 		root.AddCommand(group...)
 	}
