@@ -89,7 +89,7 @@ func missing(promised []string, output string) []string {
 	var out []string
 	for _, want := range promised {
 		pattern := strings.ReplaceAll(regexp.QuoteMeta(strings.TrimSpace(want)), "…", ".*")
-		pattern = regexp.MustCompile(`\s+`).ReplaceAllString(pattern, `\s+`)
+		pattern = regexp.MustCompile(`\s+`).ReplaceAllString(pattern, `[ \t]+`)
 		if !regexp.MustCompile(pattern).MatchString(output) {
 			out = append(out, want)
 		}
