@@ -105,7 +105,7 @@ func TestOutputFolderInUse(t *testing.T) {
 	}
 	_, err = Run(t.Context(), Params{
 		Suite:  conformance.Suite{Cases: cases.All(), Arming: cases.Arming()},
-		Target: &TargetFile{Driver: driverExec, Workloads: []string{NoImage}, Config: []byte(`{"command":["/bin/true"]}`)},
+		Target: &TargetFile{Driver: driverExec, Workloads: []string{"sha256:" + strings.Repeat("0", 64)}, Config: []byte(`{"command":["/bin/true"]}`)},
 		Tier:   conformance.Smoke, Tenant: "/proc/self/exe", Out: out,
 	})
 	var told *exit.Error
