@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package runcmd is `hallmark run` and `hallmark cases`, and the one way in which this program
+// Package runcmd is `hallmark run`, `hallmark cases` and `hallmark target`, and the one way in which this program
 // runs the suite: [Run] measures the cohort, builds what the run needs, starts the lab when none
 // runs, and hands the rest to package conformance. It never judges.
 package runcmd
@@ -31,9 +31,9 @@ func Drivers() map[string]conformance.Open {
 	return map[string]conformance.Open{driverAPI: api.Open, driverDocker: docker.Open, driverExec: execdriver.Open}
 }
 
-// New returns the commands run and cases.
+// New returns the commands run, cases and target.
 func New(suite conformance.Suite) []*cobra.Command {
-	return []*cobra.Command{runCommand(suite), casesCommand(suite)}
+	return []*cobra.Command{runCommand(suite), casesCommand(suite), targetCommand(suite)}
 }
 
 func runCommand(suite conformance.Suite) *cobra.Command {
