@@ -162,6 +162,7 @@ func (c *checker) run(p Predicate) {
 		c.digest(m.Digest, "mutationEvidence.digest")
 		c.digest(m.SuiteDigest, "mutationEvidence.suiteDigest")
 		c.digest(m.CatalogueDigest, "mutationEvidence.catalogueDigest")
+		c.digest(m.PatchesDigest, "mutationEvidence.patchesDigest")
 		c.digest(m.CohortID, "mutationEvidence.cohortId")
 		c.want(slices.IsSortedFunc(m.Rows, compareMutation), "mutationEvidence.rows: order")
 	}

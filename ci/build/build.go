@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"time"
 )
 
 const modulePath = "github.com/hallmark-sandbox/hallmark"
@@ -38,6 +39,7 @@ type Options struct {
 	Out     string   // folder for the binaries; made when missing
 	Only    []string // names out of [Commands]; empty means all
 	Overlay string   // file for `go build -overlay`, or ""
+	Stamp   *Stamp   // nil: that of Source, by [ReadStamp]
 }
 
 // Stamp is the identity that goes into every binary.
@@ -80,13 +82,17 @@ func All(ctx context.Context, o Options) error {
 	if err := os.MkdirAll(out, 0o755); err != nil {
 		return err
 	}
-	stamp := ReadStamp(ctx, o.Source)
+	stamp := o.Stamp
+	if stamp == nil {
+		read := ReadStamp(ctx, o.Source)
+		stamp = &read
+	}
 	names := o.Only
 	if len(names) == 0 {
 		names = Commands
 	}
 	for _, name := range names {
-		if err := one(ctx, o, filepath.Join(out, name), name, stamp); err != nil {
+		if err := one(ctx, o, filepath.Join(out, name), name, *stamp); err != nil {
 			return err
 		}
 	}
@@ -112,6 +118,9 @@ func one(ctx context.Context, o Options, target, name string, stamp Stamp) error
 	args = append(args, "-o", temp, source(name))
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = o.Source
+	// An interrupted go command removes its work folder; a killed one leaves it in the system's.
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = 10 * time.Second
 	// GOFLAGS is cleared so that a caller's environment cannot change the bytes.
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOAMD64=v1", "GOEXPERIMENT=")
 	if text, err := cmd.CombinedOutput(); err != nil {
