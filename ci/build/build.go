@@ -14,7 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"time"
+	"syscall"
 )
 
 const modulePath = "github.com/hallmark-sandbox/hallmark"
@@ -118,11 +118,17 @@ func one(ctx context.Context, o Options, target, name string, stamp Stamp) error
 	args = append(args, "-o", temp, source(name))
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = o.Source
-	// An interrupted go command removes its work folder; a killed one leaves it in the system's.
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
-	cmd.WaitDelay = 10 * time.Second
+	// `go build` does not clean up when it is interrupted: it and what it started end together, and
+	// its work folder is one of ours.
+	work, err := os.MkdirTemp(filepath.Dir(target), ".go-build-")
+	if err != nil {
+		return fmt.Errorf("build %s: %w", name, err)
+	}
+	defer os.RemoveAll(work)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	// GOFLAGS is cleared so that a caller's environment cannot change the bytes.
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOAMD64=v1", "GOEXPERIMENT=")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOAMD64=v1", "GOEXPERIMENT=", "GOTMPDIR="+work)
 	if text, err := cmd.CombinedOutput(); err != nil {
 		os.Remove(temp)
 		return fmt.Errorf("build %s: %w\n%s", name, err, text)
