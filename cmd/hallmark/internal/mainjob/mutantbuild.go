@@ -3,10 +3,16 @@
 package mainjob
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -76,7 +82,12 @@ type builds struct {
 
 // buildAhead checks that the sources are those of these binaries, and starts to build.
 func (j *job) buildAhead(ctx context.Context, in matrixInputs, list []mutants.Mutant, work string) (*builds, error) {
+	var before string
 	if len(list) > 0 {
+		var err error
+		if before, err = sourcesDigest(ctx, j.repo); err != nil {
+			return nil, failed("the sources cannot be read", err)
+		}
 		if err := j.checkSources(ctx, in, filepath.Join(work, "unpatched")); err != nil {
 			return nil, err
 		}
@@ -87,6 +98,9 @@ func (j *job) buildAhead(ctx context.Context, in matrixInputs, list []mutants.Mu
 		defer close(b.queue)
 		for _, m := range list {
 			dir, err := j.buildMutant(building, m, work)
+			if err == nil {
+				err = unchanged(building, j.repo, before)
+			}
 			select {
 			case b.queue <- builtMutant{m.ID, dir, err}:
 			case <-building.Done():
@@ -106,6 +120,8 @@ func (b *builds) next() (string, error) {
 	switch {
 	case !ok:
 		return "", b.ctx.Err()
+	case errors.Is(built.err, errSourcesChanged):
+		return "", &exit.Error{Status: exit.Failed, Sentence: built.err.Error(), Remedy: "`make build`, then again; work in another clone meanwhile"}
 	case built.err != nil:
 		return "", failed("mutant "+built.id+" cannot be built", built.err)
 	}
@@ -131,6 +147,58 @@ func (j *job) buildMutant(ctx context.Context, m mutants.Mutant, work string) (s
 
 func ownStamp() *build.Stamp {
 	return &build.Stamp{Commit: buildinfo.Commit(), TreeState: buildinfo.TreeState()}
+}
+
+var errSourcesChanged = errors.New("the sources of the worker changed while mutants were built of them")
+
+func unchanged(ctx context.Context, repo, before string) error {
+	after, err := sourcesDigest(ctx, repo)
+	if err == nil && after != before {
+		err = errSourcesChanged
+	}
+	return err
+}
+
+// sourcesDigest is over every file that the go command may read for the patched programs, but for
+// dependencies, which go.sum names.
+func sourcesDigest(ctx context.Context, repo string) (string, error) {
+	args := []string{"list", "-deps", "-f", "{{if not .Standard}}{{.Dir}}{{end}}"}
+	for _, name := range patched {
+		args = append(args, "./cmd/"+name)
+	}
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir = repo
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("go list: %w\n%s", err, stderr.Bytes())
+	}
+	files := []string{filepath.Join(repo, "go.mod"), filepath.Join(repo, "go.sum")}
+	for dir := range strings.FieldsSeq(string(out)) {
+		if !strings.HasPrefix(dir, repo+"/") {
+			continue
+		}
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			return "", err
+		}
+		for _, e := range entries {
+			if e.Type().IsRegular() && !strings.HasSuffix(e.Name(), "_test.go") {
+				files = append(files, filepath.Join(dir, e.Name()))
+			}
+		}
+	}
+	h := sha256.New()
+	for _, name := range files {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			return "", err
+		}
+		fmt.Fprintf(h, "%s %d\n", name, len(text))
+		h.Write(text)
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
 // checkSources builds the unpatched programs and compares them with those beside this one: a

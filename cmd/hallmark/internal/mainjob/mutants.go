@@ -169,8 +169,8 @@ func (j *job) plan(repo string) (matrix.Plan, []mutants.Mutant, error) {
 // signMatrix writes the signed statement when m may have one, and says so.
 func (j *job) signMatrix(m matrix.Matrix) error {
 	if m.Scope != matrix.Whole || len(m.Problems) > 0 {
-		_, err := fmt.Fprintf(j.answer, "unsigned: the matrix is %s\n", map[bool]string{true: "narrowed to some rows", false: "not as it must be"}[m.Scope != matrix.Whole])
-		return err
+		j.step("unsigned: the matrix is %s", map[bool]string{true: "narrowed to some rows", false: "not as it must be"}[m.Scope != matrix.Whole])
+		return nil
 	}
 	signed, err := j.sealMatrix(m)
 	if err != nil {
@@ -180,8 +180,8 @@ func (j *job) signMatrix(m matrix.Matrix) error {
 	if err := evidence.WriteDurable(path, signed.file, 0o644); err != nil {
 		return failed("the signed matrix cannot be written", err)
 	}
-	_, err = fmt.Fprintf(j.answer, "signed: %s\n", j.relative(path))
-	return err
+	j.step("signed: %s", j.relative(path))
+	return nil
 }
 
 // problems is an error that names what is not as it must be.

@@ -4,9 +4,11 @@ package mainjob
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -207,7 +209,7 @@ func TestOnlyAWholeMatrixWithoutAProblemIsSigned(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			j, in := small(t)
 			var said bytes.Buffer
-			j.answer = &said
+			j.steps = &said
 			m := j.newMatrix(in, row.scope)
 			for _, l := range in.plan.Lines {
 				cases := allKept[l.ID]
@@ -221,7 +223,7 @@ func TestOnlyAWholeMatrixWithoutAProblemIsSigned(t *testing.T) {
 				t.Fatal(err)
 			}
 			_, err := os.Stat(filepath.Join(j.out, mutationFile))
-			if signed := err == nil; signed != row.signed || strings.HasPrefix(said.String(), "signed:") != row.signed {
+			if signed := err == nil; signed != row.signed || strings.Contains(said.String(), " signed: ") != row.signed {
 				t.Errorf("signed %v, said %q", signed, said.String())
 			}
 			if err := j.problems(m); (err != nil) != (row.change != nil) {
@@ -262,5 +264,53 @@ func TestWorkFolderRemovesWhatNobodyHolds(t *testing.T) {
 	releaseSecond()
 	if got := have(); len(got) > 0 {
 		t.Errorf("left: %q", got)
+	}
+}
+
+// The digest follows the worker's sources, and nothing else of the repository.
+func TestSourcesDigestFollowsTheWorkersSources(t *testing.T) {
+	repo, err := lab.RepoDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	clone := filepath.Join(t.TempDir(), "clone")
+	if out, err := exec.Command("git", "clone", "-q", repo, clone).CombinedOutput(); err != nil {
+		t.Fatalf("clone: %v\n%s", err, out)
+	}
+	digest := func() string {
+		t.Helper()
+		d, err := sourcesDigest(t.Context(), clone)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	write := func(name string) {
+		t.Helper()
+		f, err := os.OpenFile(filepath.Join(clone, name), os.O_APPEND|os.O_WRONLY, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		if _, err := f.WriteString("// more\n"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := digest()
+	for _, name := range []string{"README.md", "conformance/case.go", "reference/supervisor/attack_test.go"} {
+		write(name)
+		if digest() != before {
+			t.Errorf("%s changes the digest", name)
+		}
+	}
+	for _, name := range []string{"reference/supervisor/invoke.go", "go.mod", "cmd/hallmark-quota/main.go"} {
+		before := digest()
+		write(name)
+		if digest() == before {
+			t.Errorf("%s does not change the digest", name)
+		}
+		if err := unchanged(t.Context(), clone, before); !errors.Is(err, errSourcesChanged) {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
