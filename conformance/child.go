@@ -148,7 +148,7 @@ func (c *child) register() error {
 	if !ok {
 		return fmt.Errorf("unknown driver %q", c.plan.Driver)
 	}
-	ginkgo.BeforeSuite(func(ctx ginkgo.SpecContext) { c.begin(ctx, open, cases) }, ginkgo.NodeTimeout(openTimeout+(armingTimeout+cleanupBudget)*time.Duration(len(c.suite.Arming))), ginkgo.GracePeriod(cleanupBudget+openTimeout))
+	ginkgo.BeforeSuite(func(ctx ginkgo.SpecContext) { c.begin(ctx, open, cases) }, ginkgo.NodeTimeout(openTimeout+featuresTimeout+cleanupBudget+(armingTimeout+cleanupBudget)*time.Duration(len(c.suite.Arming))), ginkgo.GracePeriod(cleanupBudget+openTimeout))
 	for _, cs := range cases {
 		passes := time.Duration(1)
 		if cs.PerImage {
@@ -186,6 +186,8 @@ func (c *child) begin(ctx context.Context, open Open, cases []Case) {
 		Target: TargetRecord{Driver: d.Driver, Mode: d.Mode, Version: d.Version, WorkerID: d.WorkerID,
 			Claims: orEmpty(d.Claims), Parts: orEmpty(tg.Parts), CohortID: d.CohortID, Digests: d.Digests}, // nil maps are written as empty
 	}
+	c.tell(event{Kind: "phase", Text: "look at features"})
+	record.Features = c.bench.see(ctx, c.suite, d.Claims, c.plan.Workloads[0])
 	for _, a := range c.suite.Arming {
 		if !slices.ContainsFunc(cases, func(cs Case) bool { return slices.Contains(cs.Oracles, a.Oracle) && c.runnable(cs) }) {
 			continue

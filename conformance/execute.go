@@ -30,6 +30,8 @@ type bench struct {
 	seed   int64
 	armed  map[Oracle]bool
 	log    func(string)
+	// hostless: the target was seen to run no command at all, see [bench.know].
+	hostless bool
 }
 
 func (b *bench) newT(id, image string) *T {
@@ -200,6 +202,9 @@ func (b *bench) prerequisite(c Case, claims []string) (Status, string, string) {
 		if !slices.Contains(claims, string(f)) {
 			return NotApplicable, "feature-not-claimed", "the target does not claim " + string(f)
 		}
+	}
+	if b.hostless && slices.Contains(c.Features, FeatureExec) {
+		return NotRun, "feature-absent", "the target claims exec, and the suite saw that it runs nothing"
 	}
 	for _, p := range c.Needs {
 		if !slices.Contains(b.target.Parts, string(p)) {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 )
 
 // Options of one run.
@@ -62,6 +63,16 @@ func (o Options) check() error {
 		}
 		seen[w] = true
 	}
+	if len(o.Profiles) == 0 {
+		add("no profile to be judged by")
+	}
+	cat, named := o.Suite.Catalogue(), map[string]bool{}
+	for _, name := range o.Profiles {
+		if _, ok := cat.Profile(name); !ok || named[name] {
+			add("profile %q is not in the catalogue, or there twice", name)
+		}
+		named[name] = true
+	}
 	if o.Out == "" || o.Work == "" {
 		add("output or work folder missing")
 	}
@@ -78,6 +89,9 @@ func (o Options) check() error {
 	}
 	return errors.Join(errs...)
 }
+
+// profiles are those of o, sorted.
+func (o Options) profiles() []string { return slices.Sorted(slices.Values(o.Profiles)) }
 
 // prepare replaces what an earlier run left in Out and makes the raw folder.
 func (o Options) prepare() (raw string, err error) {

@@ -24,7 +24,7 @@ import (
 )
 
 func main() {
-	suite := conformance.Suite{Cases: cases.All(), Arming: cases.Arming(), Drivers: runcmd.Drivers()}
+	suite := conformance.Suite{Cases: cases.All(), Arming: cases.Arming(), Probes: cases.Probes(), Drivers: runcmd.Drivers()}
 	if conformance.IsChild() {
 		conformance.ChildMain(suite)
 		return
@@ -38,7 +38,7 @@ func main() {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	for _, group := range [][]*cobra.Command{runcmd.New(suite), evidencecmd.New(suite.Catalogue), labcmd.New(), mainjob.New(suite)} {
+	for _, group := range [][]*cobra.Command{runcmd.New(suite), evidencecmd.New(suite.Catalogue, conformance.ReferenceProfiles()), labcmd.New(), mainjob.New(suite)} {
 		root.AddCommand(group...)
 	}
 	os.Exit(report(root.ExecuteContext(ctx)))

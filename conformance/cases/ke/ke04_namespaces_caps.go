@@ -49,7 +49,7 @@ var KE04 = conformance.Case{
 	Precedent:   "CVE-2022-24769; CVE-2022-36109",
 	Tier:        conformance.Full, Control: true, PerImage: true, Timeout: 90 * time.Second,
 	Features: []conformance.Feature{conformance.FeatureExec, conformance.FeatureFiles},
-	Needs:    []conformance.Part{conformance.PartWorkspacePath, conformance.PartFoothold, conformance.PartCgroup},
+	Needs:    []conformance.Part{conformance.PartWorkspacePath, conformance.PartFoothold, conformance.PartCgroup, conformance.PartConcurrent},
 	Oracles:  []conformance.Oracle{conformance.OracleProcess, conformance.OracleTreeHash},
 	Kills:    []conformance.Kill{{Mutant: "m34", Reason: "capability-kept"}},
 	Run:      runKE04,

@@ -38,7 +38,7 @@ var PR01 = conformance.Case{
 	Precedent:   "gvisor#2490, #169; daytona#5140; codex#38909",
 	Tier:        conformance.Full, Control: true, PerImage: true, Timeout: 60 * time.Second,
 	Features: []conformance.Feature{conformance.FeatureExec, conformance.FeatureFiles},
-	Needs:    []conformance.Part{conformance.PartCgroup, conformance.PartWorkspacePath},
+	Needs:    []conformance.Part{conformance.PartCgroup, conformance.PartWorkspacePath, conformance.PartConcurrent},
 	Oracles:  []conformance.Oracle{conformance.OracleCgroup, conformance.OracleNeighbour, conformance.OracleHeartbeat},
 	Kills:    []conformance.Kill{{Mutant: "m06", Reason: "bomb-survived"}, {Mutant: "m30", Reason: "pids-unbounded"}},
 	Run:      runPR01,

@@ -46,7 +46,7 @@ var RS01 = conformance.Case{
 	Precedent:   "gvisor#2520, #2535, #10477, #10371",
 	Tier:        conformance.Smoke, Control: true, PerImage: true, Timeout: 75 * time.Second,
 	Features: []conformance.Feature{conformance.FeatureExec, conformance.FeatureFiles},
-	Needs:    []conformance.Part{conformance.PartCgroup, conformance.PartEngine, conformance.PartWorkspacePath},
+	Needs:    []conformance.Part{conformance.PartCgroup, conformance.PartEngine, conformance.PartWorkspacePath, conformance.PartConcurrent},
 	Oracles:  []conformance.Oracle{conformance.OracleCgroup, conformance.OracleNeighbour, conformance.OracleEngine},
 	Kills:    []conformance.Kill{{Mutant: "m32", Reason: "memory-unbounded"}},
 	Run:      runRS01,

@@ -38,10 +38,11 @@ type Params struct {
 	Workloads     []Workload // in the engine already; else WorkloadNames
 	WorkloadNames []string   // busybox, static, or a tarball; empty means both fixtures
 
-	Tier    conformance.Tier
-	CaseIDs []string
-	Seed    int64
-	Out     string
+	Profiles []string // to be judged by; empty: those of the reference worker, of another target baseline
+	Tier     conformance.Tier
+	CaseIDs  []string
+	Seed     int64
+	Out      string
 
 	KeyFile      string // "" signs nothing
 	Issuer       evidence.Issuer
@@ -215,8 +216,14 @@ func options(ctx context.Context, p Params, workloads []Workload) (conformance.O
 	if err != nil {
 		return conformance.Options{}, failed("the attack binary is missing", err)
 	}
+	if len(p.Profiles) == 0 {
+		p.Profiles = conformance.ReferenceProfiles()
+		if p.TargetFile != "" {
+			p.Profiles = []string{conformance.ProfileBaseline}
+		}
+	}
 	o := conformance.Options{
-		Suite: p.Suite, Tier: p.Tier, CaseIDs: p.CaseIDs, Out: p.Out, Tenant: tenant, Seed: p.Seed, Progress: p.Progress, Live: p.Live,
+		Suite: p.Suite, Profiles: p.Profiles, Tier: p.Tier, CaseIDs: p.CaseIDs, Out: p.Out, Tenant: tenant, Seed: p.Seed, Progress: p.Progress, Live: p.Live,
 	}
 	for _, w := range workloads {
 		o.Workloads = append(o.Workloads, w.ConfigDigest)

@@ -105,7 +105,14 @@ func Conclude(w io.Writer, out string, res Result) error {
 	case evidence.Conformant:
 		return nil
 	case evidence.NonConformant:
-		return &exit.Error{Status: exit.Negative, Sentence: "non-conformant: " + strings.Join(r.Failures(), ", ") + " failed", Remedy: "read report.json for expected against observed"}
+		what := strings.Join(r.Failures(), ", ") + " failed"
+		if len(r.Failures()) == 0 { // then a claim is not true, and its reason says which
+			i := slices.IndexFunc(r.Reasons, func(s string) bool { return strings.HasPrefix(s, string(evidence.ReasonClaimAbsent)) })
+			if what = "a claim is not true"; i >= 0 {
+				what = r.Reasons[i]
+			}
+		}
+		return &exit.Error{Status: exit.Negative, Sentence: "non-conformant: " + what, Remedy: "read report.json for expected against observed"}
 	}
 	reason := "a case is missing or proves nothing"
 	if len(r.Reasons) > 0 {
