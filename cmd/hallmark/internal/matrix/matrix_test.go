@@ -154,7 +154,7 @@ func TestPrintedForms(t *testing.T) {
 	}{
 		"good.txt":     {one, matrix.Table, 0},
 		"terminal.txt": {one, matrix.Table, 44},
-		"narrow.txt":   {one, matrix.Table, 30},
+		"narrow.txt":   {one, matrix.Table, 29},
 		"good.md":      {one, matrix.Markdown, 10},
 		"bad.txt":      {found(t, matrix.Whole, bad), matrix.Table, 200},
 		"bad.md":       {found(t, matrix.Whole, bad), matrix.Markdown, 0},

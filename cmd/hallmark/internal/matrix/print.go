@@ -22,7 +22,7 @@ const (
 
 // minTitle is what a row's sentence gets at least, in columns of the terminal, before the table
 // gives way to the list.
-const minTitle = 24
+const minTitle = 16
 
 // Print writes m in one of the formats. width is that of the terminal in columns, 0 for no bound:
 // where the table does not fit, the list is printed.
