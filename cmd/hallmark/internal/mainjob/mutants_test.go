@@ -15,9 +15,11 @@ import (
 	"testing"
 
 	"github.com/hallmark-sandbox/hallmark/ci/lab"
+	"github.com/hallmark-sandbox/hallmark/cmd/hallmark/internal/exit"
 	"github.com/hallmark-sandbox/hallmark/cmd/hallmark/internal/matrix"
 	"github.com/hallmark-sandbox/hallmark/cmd/hallmark/internal/runcmd"
 	"github.com/hallmark-sandbox/hallmark/conformance"
+	"github.com/hallmark-sandbox/hallmark/conformance/cases"
 	"github.com/hallmark-sandbox/hallmark/evidence"
 	"github.com/hallmark-sandbox/hallmark/fixtures/mutants"
 )
@@ -32,6 +34,8 @@ func patch(t *testing.T, id, header, change string) mutants.Mutant {
 	}
 	return m
 }
+
+func digest(of string) string { return evidence.Digest([]byte(of)) }
 
 // small is a job with two cases, two mutants and the control, and the inputs of its matrix.
 func small(t *testing.T) (*job, matrixInputs) {
@@ -52,8 +56,8 @@ func small(t *testing.T) (*job, matrixInputs) {
 	j := &job{suite: conformance.Suite{Cases: cases}, steps: io.Discard, answer: io.Discard, out: t.TempDir(),
 		lab:       &lab.Lab{Cache: t.TempDir(), Runtimes: map[string]lab.Runtime{lab.RuntimeRunsc: {Digest: "sha256:runsc"}, lab.RuntimeRunc: {Digest: "sha256:runc"}}},
 		workloads: []runcmd.Workload{{ConfigDigest: "sha256:image"}}}
-	return j, matrixInputs{plan: plan, patches: patches, binaries: map[string]string{"hallmark": "sha256:suite", "hallmark-worker": "sha256:worker"},
-		catalogue: "sha256:catalogue", cohort: evidence.Cohort{ID: "sha256:cohort"}, dir: dir}
+	return j, matrixInputs{plan: plan, patches: patches, binaries: map[string]string{"hallmark": digest("suite"), "hallmark-worker": digest("worker")},
+		catalogue: digest("catalogue"), cohort: evidence.Cohort{ID: digest("cohort")}, dir: dir}
 }
 
 func TestRowKeyFollowsEveryInput(t *testing.T) {
@@ -312,5 +316,36 @@ func TestSourcesDigestFollowsTheWorkersSources(t *testing.T) {
 		if err := unchanged(t.Context(), clone, before); !errors.Is(err, errSourcesChanged) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// A mistake in the arguments, or a table with a hole, is told before a lab is started.
+func TestMutantsMistakesAreToldAtOnce(t *testing.T) {
+	whole := conformance.Suite{Cases: cases.All()}
+	hole := conformance.Suite{Cases: slices.Clone(whole.Cases)}
+	hole.Cases[0].Kills = nil
+	for name, row := range map[string]struct {
+		suite  conformance.Suite
+		args   []string
+		status int
+		want   string
+	}{
+		"unknown mutant": {whole, []string{"m06", "m00"}, exit.Failed, `unknown mutant "m00"`},
+		"the base":       {whole, []string{"none"}, exit.Failed, `unknown mutant "none"`},
+		"unknown format": {whole, []string{"--format", "html"}, exit.Failed, `--format is "html"`},
+		"empty column":   {hole, nil, exit.Negative, "no mutant shows that " + hole.Cases[0].ID + " can fail"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cmd := mutantsCommand(row.suite)
+			cmd.SetArgs(row.args)
+			cmd.SilenceErrors, cmd.SilenceUsage = true, true
+			cmd.SetOut(io.Discard)
+			cmd.SetErr(io.Discard)
+			err := cmd.ExecuteContext(t.Context())
+			var typed *exit.Error
+			if !errors.As(err, &typed) || typed.Status != row.status || !strings.Contains(err.Error(), row.want) {
+				t.Errorf("got %v, want status %d and %s", err, row.status, row.want)
+			}
+		})
 	}
 }
