@@ -34,6 +34,8 @@ type Options struct {
 
 	Progress io.Writer // nil for silence
 	Live     bool      // Progress is a terminal: one line is kept up to date
+	Color    bool      // with Live: statuses have colours
+	About    About
 
 	// Executable is the program to run as the child; "" is the running one. It must call
 	// [ChildMain] with an equal suite.
@@ -81,7 +83,7 @@ func (o Options) check() error {
 
 // prepare replaces what an earlier run left in Out and makes the raw folder.
 func (o Options) prepare() (raw string, err error) {
-	for _, name := range []string{"raw", "bundle", "report.json", "junit.xml"} {
+	for _, name := range []string{"raw", "bundle", reportFile, junitFile, htmlFile} {
 		if err := os.RemoveAll(filepath.Join(o.Out, name)); err != nil {
 			return "", fmt.Errorf("clear output folder: %w", err)
 		}

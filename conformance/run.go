@@ -71,7 +71,7 @@ func Run(ctx context.Context, o Options) (Outcome, error) {
 	if err := writeSynced(filepath.Join(raw, planFile), b); err != nil {
 		return Outcome{}, err
 	}
-	show := newProgress(o.Progress, o.Live, len(cases))
+	show := newProgress(o.Progress, o.Live, o.Color, len(cases))
 	started := time.Now()
 	running, childErr := runChild(ctx, o.Executable, raw, show)
 	show.close()
@@ -84,7 +84,11 @@ func Run(ctx context.Context, o Options) (Outcome, error) {
 		res.broken = "the driver left files in its work folder"
 		res.incomplete = append(res.incomplete, res.broken)
 	}
-	return res.conclude(o, p)
+	out, err := res.conclude(o, p)
+	if err == nil {
+		show.summary(out.Report)
+	}
+	return out, err
 }
 
 // runChild runs the child to its end and returns the id of the case that was running when it

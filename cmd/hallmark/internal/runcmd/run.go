@@ -50,6 +50,7 @@ type Params struct {
 
 	Progress io.Writer
 	Live     bool
+	Command  []string // what repeats this run, for the reports
 }
 
 // Result is the outcome with what the run was made of.
@@ -218,8 +219,11 @@ func options(ctx context.Context, p Params, workloads []Workload) (conformance.O
 	o := conformance.Options{
 		Suite: p.Suite, Tier: p.Tier, CaseIDs: p.CaseIDs, Out: p.Out, Tenant: tenant, Seed: p.Seed, Progress: p.Progress, Live: p.Live,
 	}
+	o.Color = p.Live && os.Getenv("NO_COLOR") == ""
+	o.About = conformance.About{Cohort: p.Cohort, Names: map[string]string{}, Command: p.Command}
 	for _, w := range workloads {
 		o.Workloads = append(o.Workloads, w.ConfigDigest)
+		o.About.Names[w.ConfigDigest] = w.Name
 	}
 	return o, nil
 }

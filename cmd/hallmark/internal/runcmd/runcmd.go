@@ -8,10 +8,8 @@ package runcmd
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -55,7 +53,7 @@ func runCommand(suite conformance.Suite) *cobra.Command {
 			}
 			p.Suite, p.File, p.Tier, p.CaseIDs = suite, c, conformance.Tier(tier), ids
 			p.Issuer = evidence.Issuer{ID: issuer, Role: evidence.RoleCI, Runtime: "hallmark-reference"}
-			p.Progress, p.Live = cmd.ErrOrStderr(), Terminal(os.Stderr)
+			p.Progress, p.Live, p.Command = cmd.ErrOrStderr(), Terminal(os.Stderr), append([]string{"hallmark"}, os.Args[1:]...)
 			res, err := Run(cmd.Context(), p)
 			if err != nil {
 				return err
@@ -77,50 +75,9 @@ func runCommand(suite conformance.Suite) *cobra.Command {
 	return cmd
 }
 
-// Conclude prints the last lines of a run and returns its exit status as an error.
-func Conclude(w io.Writer, out string, res Result) error {
-	r := res.Report
-	counts := r.Counts
-	if res.Interrupted {
-		return &exit.Error{Status: exit.Incomplete, Sentence: "the run was interrupted; nothing was signed", Remedy: "run it again: it starts from the beginning"}
-	}
-	lines := []string{
-		fmt.Sprintf("verdict:  %s (%d pass, %d fail, %d inconclusive, %d error, %d not run, %d not applicable)", r.Verdict,
-			counts.Pass, counts.Fail, counts.Inconclusive, counts.Error, counts.NotRun, counts.NotApplicable),
-		"cohort:   " + r.Cohort,
-	}
-	for _, d := range res.Differences {
-		lines = append(lines, "note:     "+d)
-	}
-	if res.Bundle != "" {
-		lines = append(lines, "bundle:   "+res.Bundle)
-	} else {
-		lines = append(lines, "unsigned: "+res.Unsigned)
-	}
-	lines = append(lines, fmt.Sprintf("reports:  %s/report.json, %s/junit.xml", out, out))
-	if _, err := fmt.Fprintln(w, strings.Join(lines, "\n")); err != nil {
-		return err
-	}
-	switch r.Verdict {
-	case evidence.Conformant:
-		return nil
-	case evidence.NonConformant:
-		return &exit.Error{Status: exit.Negative, Sentence: "non-conformant: " + strings.Join(r.Failures(), ", ") + " failed", Remedy: "read report.json for expected against observed"}
-	}
-	reason := "a case is missing or proves nothing"
-	if len(r.Reasons) > 0 {
-		reason = r.Reasons[0]
-	}
-	remedy := "read report.json and raw/child.log"
-	if res.Narrowed {
-		remedy = "run it without --case"
-	}
-	return &exit.Error{Status: exit.Incomplete, Sentence: "the run is incomplete: " + reason, Remedy: remedy}
-}
-
 // Terminal reports whether f is a terminal that may be drawn on: CI wants plain lines.
 func Terminal(f *os.File) bool {
-	if os.Getenv("CI") != "" {
+	if os.Getenv("CI") != "" || os.Getenv("TERM") == "dumb" {
 		return false
 	}
 	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
