@@ -76,13 +76,20 @@ func (r *result) conclude(o Options, p plan) (Outcome, error) {
 		need.Claims, need.Oracles = r.run.arming.Target.Claims, r.run.arming.Oracles
 	}
 	judged := evidence.Verdict(o.Suite.Catalogue(), rows, need)
+	faults := slices.Clone(r.incomplete)
+	if r.interrupted {
+		faults = append(faults, "the run was interrupted")
+	}
+	if r.broken != "" && !slices.Contains(faults, r.broken) {
+		faults = append(faults, r.broken)
+	}
 	if len(o.CaseIDs) > 0 {
 		r.incomplete = append(r.incomplete, "the run was narrowed to single cases")
 	}
 	if r.interrupted {
 		r.incomplete = append(r.incomplete, "the run was interrupted")
 	}
-	out := Outcome{RunID: p.RunID, Interrupted: r.interrupted, Report: r.report(o, p, judged)}
+	out := Outcome{RunID: p.RunID, Interrupted: r.interrupted, Report: r.report(o, p, judged), Faults: faults}
 	switch {
 	case o.Evidence == nil:
 		out.Unsigned = "no evidence was asked for"
