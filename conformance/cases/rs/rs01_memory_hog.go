@@ -67,11 +67,10 @@ func runRS01(ctx context.Context, t *conformance.T) error {
 	if err != nil {
 		return err
 	}
-	engine, err := oracle.OpenEngine(socket)
+	engine, err := oracle.OpenEngine(socket, t)
 	if err != nil {
 		return err
 	}
-	defer engine.Close()
 	quietHost, err := quietly(ctx, host)
 	if err != nil {
 		return err
