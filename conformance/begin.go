@@ -18,11 +18,11 @@ import (
 	"github.com/hallmark-sandbox/hallmark/evidence"
 )
 
-// processSetup is what one process has opened and armed.
+// processSetup is what one process has opened and armed; in process 1, at last, what all have.
 type processSetup struct {
-	Error   string         `json:"error"` // "" when it is ready
-	Target  TargetRecord   `json:"target"`
-	Oracles []OracleRecord `json:"oracles"`
+	Target   TargetRecord    `json:"target"`
+	Oracles  []OracleRecord  `json:"oracles"`
+	Features []FeatureRecord `json:"features"` // by process 1
 }
 
 // begin opens this process's target, arms its oracles, and returns when the arming record of the
@@ -33,20 +33,17 @@ func (c *child) begin(ctx context.Context, open Open, cases []Case) {
 	if err == nil && ctx.Err() != nil {
 		err = errors.New("interrupted while arming")
 	}
-	if err != nil {
-		own.Error = err.Error()
-	}
-	if perr := c.peers.put(setupName(c.peers.n), own); err == nil {
-		err = perr
-	}
-	if c.peers.n == 1 {
-		err = c.record(ctx, err, own, cases, started)
-	} else if err == nil {
-		err = c.join(ctx)
+	switch {
+	case err != nil:
+	case c.peers.n == 1:
+		err = c.record(ctx, own, started)
+	default:
+		err = errors.Join(c.peers.put(setupName(c.peers.n), own), c.join(ctx))
 	}
 	if err != nil {
-		c.fail("the run did not begin: " + err.Error())
-		ginkgo.Fail(err.Error())
+		text := fmt.Sprintf("process %d of the suite: %v", c.peers.n, err)
+		c.fail("the run did not begin: " + text)
+		ginkgo.Fail(errors.Join(err, c.peers.mark(markFailed, text)).Error())
 	}
 }
 
@@ -92,6 +89,9 @@ func (c *child) prepare(ctx context.Context, open Open, cases []Case) (processSe
 	c.claims = d.Claims
 	s.Target = TargetRecord{Driver: d.Driver, Mode: d.Mode, Version: d.Version, WorkerID: d.WorkerID,
 		Claims: orEmpty(d.Claims), Parts: orEmpty(tg.Parts), CohortID: d.CohortID, Digests: d.Digests} // nil maps are written as empty
+	if s.Features, err = c.features(ctx); err != nil {
+		return s, err
+	}
 	for _, a := range c.armings(cases) {
 		c.announce("arm " + string(a.Oracle))
 		r := b.arm(ctx, a, c.plan.Workloads[0])
@@ -99,6 +99,19 @@ func (c *child) prepare(ctx context.Context, open Open, cases []Case) (processSe
 		s.Oracles = append(s.Oracles, r)
 	}
 	return s, nil
+}
+
+// features has process 1 look at the target's features, and the others take over what it saw: what
+// is there decides which oracles are needed.
+func (c *child) features(ctx context.Context) (seen []FeatureRecord, err error) {
+	if c.peers.n > 1 {
+		err := c.peers.await(ctx, 1, featuresName, &seen)
+		c.bench.hostless = lacksExec(seen)
+		return nil, err
+	}
+	c.announce("look at features")
+	seen = c.bench.see(ctx, c.suite, c.claims, c.plan.Workloads[0])
+	return seen, c.peers.put(featuresName, seen)
 }
 
 // armings are those that the cases of this process need. Exclusive cases run in process 1 alone;
@@ -130,35 +143,31 @@ func (c *child) runnable(cs Case) bool {
 }
 
 // record waits for the other processes, puts the arming record on disk and lets them go on.
-// failed is why this process itself is not ready, or nil.
-func (c *child) record(ctx context.Context, failed error, own processSetup, cases []Case, started time.Time) error {
+func (c *child) record(ctx context.Context, own processSetup, started time.Time) error {
 	setups := []processSetup{own}
-	for n := 2; n <= c.peers.total && failed == nil; n++ {
+	for n := 2; n <= c.peers.total; n++ {
 		var s processSetup
-		if failed = c.peers.await(ctx, n, setupName(n), &s); failed == nil && s.Error != "" {
-			failed = fmt.Errorf("process %d of the suite: %s", n, s.Error)
+		if err := c.peers.await(ctx, n, setupName(n), &s); err != nil {
+			return err
 		}
 		setups = append(setups, s)
 	}
-	var all processSetup
-	if failed == nil {
-		all, failed = together(setups)
+	all, err := together(setups)
+	if err != nil {
+		return err
 	}
-	if failed == nil {
-		c.bench.armed = map[Oracle]bool{}
-		for _, r := range all.Oracles {
-			c.bench.armed[r.Oracle] = r.Armed
-			c.tell(event{Kind: "armed", ID: string(r.Oracle), Status: map[bool]Status{true: Pass, false: Fail}[r.Armed], Text: r.Text})
-		}
-		c.ledger, failed = newJournal(c.plan.Raw, Setup{
-			RunID: c.plan.RunID, Catalogue: c.plan.Catalogue, Planned: c.plan.Cases, CohortID: c.plan.CohortID, Seed: c.plan.Seed,
-			StartedAt: string(evidence.At(started)), Oracles: all.Oracles, Target: all.Target,
-		})
+	c.adopt(all)
+	for _, r := range all.Oracles {
+		c.tell(event{Kind: "armed", ID: string(r.Oracle), Status: map[bool]Status{true: Pass, false: Fail}[r.Armed], Text: r.Text})
 	}
-	if failed != nil {
-		all.Error = failed.Error()
+	c.ledger, err = newJournal(c.plan.Raw, Setup{
+		RunID: c.plan.RunID, Catalogue: c.plan.Catalogue, Planned: c.plan.Cases, CohortID: c.plan.CohortID, Seed: c.plan.Seed,
+		StartedAt: string(evidence.At(started)), Oracles: all.Oracles, Target: all.Target, Features: all.Features,
+	})
+	if err != nil {
+		return err
 	}
-	return errors.Join(failed, c.peers.put(armedName, all))
+	return c.peers.put(armedName, all)
 }
 
 // join waits for the arming record, and takes over what it says.
@@ -167,16 +176,18 @@ func (c *child) join(ctx context.Context) error {
 	if err := c.peers.await(ctx, 1, armedName, &all); err != nil {
 		return err
 	}
-	if all.Error != "" {
-		return errors.New(all.Error)
-	}
+	c.adopt(all)
+	var err error
+	c.ledger, err = openJournal(c.plan.Raw)
+	return err
+}
+
+// adopt makes the whole run's arming this process's.
+func (c *child) adopt(all processSetup) {
 	c.bench.armed = map[Oracle]bool{}
 	for _, r := range all.Oracles {
 		c.bench.armed[r.Oracle] = r.Armed
 	}
-	var err error
-	c.ledger, err = openJournal(c.plan.Raw)
-	return err
 }
 
 // together makes one setup of those of all processes, the first one's first. An oracle is armed

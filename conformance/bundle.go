@@ -97,7 +97,7 @@ func (r *result) sign(o Options, p plan, rows []evidence.CaseRow, judged evidenc
 	seal := r.run.seal.Seal
 	from, _ := r.run.arming.StartedAt.Time()
 	st := evidence.Statement{Predicate: evidence.Predicate{
-		Target: r.run.arming.Target, Profiles: []string{FirstLight}, Waivers: []evidence.Waiver{}, Issuer: e.Issuer, Suite: suite,
+		Target: r.run.arming.Target, Profiles: o.profiles(), Waivers: []evidence.Waiver{}, Issuer: e.Issuer, Suite: suite,
 		Cohort: e.Cohort, Images: slices.Clone(e.Images), WorkerConfig: evidence.WorkerConfig{Digest: evidence.Digest(config)},
 		LaunchProfile: evidence.LaunchProfile{Digest: evidence.Digest(profile), Document: string(profile)},
 		Run: evidence.Run{ID: p.RunID, StartedAt: r.run.arming.StartedAt, FinishedAt: seal.FinishedAt, Sequence: sequence,

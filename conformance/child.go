@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -150,8 +151,9 @@ type child struct {
 	interrupted func() bool
 	embedded    bool // in somebody else's suite, whose process it shares
 
-	busy   sync.WaitGroup // nodes that run, also after Ginkgo has given them up
-	mu     sync.Mutex     // of what follows
+	busy atomic.Int64 // nodes that run, also after Ginkgo has given them up
+
+	mu     sync.Mutex // of what follows
 	events *os.File
 	bench  *bench
 	before *baseline // what was there before the target was opened
@@ -186,7 +188,7 @@ func (c *child) register() error {
 	// The second function runs in all processes at the same time, and in each before its first case.
 	ginkgo.SynchronizedBeforeSuite(func(ginkgo.SpecContext) []byte { return nil },
 		func(ctx ginkgo.SpecContext, _ []byte) { c.node(func() { c.begin(ctx, open, cases) }) },
-		ginkgo.NodeTimeout(openTimeout+(armingTimeout+cleanupBudget)*time.Duration(len(c.suite.Arming))), ginkgo.GracePeriod(cleanupBudget+openTimeout))
+		ginkgo.NodeTimeout(openTimeout+featuresTimeout+cleanupBudget+(armingTimeout+cleanupBudget)*time.Duration(len(c.suite.Arming))), ginkgo.GracePeriod(cleanupBudget+openTimeout))
 	for _, cs := range cases {
 		// The grace is long: an interrupted case cleans up before the target is closed.
 		args := []any{ginkgo.NodeTimeout(cs.bound(len(c.plan.Workloads))), ginkgo.GracePeriod(returnGrace + cleanupBudget),
@@ -214,7 +216,7 @@ func (c Case) bound(workloads int) time.Duration {
 // node runs the body of a Ginkgo node that [child.leave] waits for.
 func (c *child) node(body func()) {
 	c.busy.Add(1)
-	defer c.busy.Done()
+	defer c.busy.Add(-1)
 	body()
 }
 

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/onsi/ginkgo/v2"
+
+	"github.com/hallmark-sandbox/hallmark/conformance/target"
 )
 
 // processEnd is what a process says when its target is closed.
@@ -47,7 +49,9 @@ func (c *child) close() {
 	// Here and not in the parent alone, which may have been killed. What is not empty stays for the
 	// parent to complain about, or for the driver's next start to sweep.
 	os.Remove(workFolder(c.plan.Work, c.peers.n))
-	os.Remove(c.plan.Work)
+	if others, err := filepath.Glob(filepath.Join(c.plan.Work, "p*")); err == nil && len(others) == 0 {
+		target.RemoveRun(c.plan.Work)
+	}
 	if err := c.peers.put(endName(c.peers.n), end); err != nil {
 		c.fail(err.Error())
 		ginkgo.Fail(err.Error())
@@ -175,12 +179,11 @@ func (c *child) leave() {
 	c.mu.Lock()
 	done := c.closed
 	c.mu.Unlock()
-	idle := make(chan struct{})
-	go func() { c.busy.Wait(); close(idle) }()
-	select {
-	case <-idle:
-	case <-time.After(returnGrace + cleanupBudget + closeTimeout):
-		c.fail("a node of the suite did not end")
+	for deadline := time.Now().Add(returnGrace + cleanupBudget + closeTimeout); c.busy.Load() > 0; time.Sleep(pollPeriod) {
+		if time.Now().After(deadline) {
+			c.fail("a node of the suite did not end")
+			break
+		}
 	}
 	if done {
 		return

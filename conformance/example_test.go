@@ -18,12 +18,12 @@ func ExampleTest() {
 	TestMyRuntime := func(t *testing.T) {
 		conformance.Test(t, conformance.Options{
 			Suite: conformance.Suite{
-				Cases: cases.All(), Arming: cases.Arming(),
+				Cases: cases.All(), Arming: cases.Arming(), Probes: cases.Probes(),
 				Drivers: map[string]conformance.Open{"mine": toy.Open},
 			},
 			Driver:    "mine",
 			Workloads: []string{"sha256:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"},
-			Profiles:  []string{"baseline"},
+			Profiles:  []string{conformance.ProfileBaseline},
 			Tier:      conformance.Smoke,
 			Tenant:    os.Getenv("HALLMARK_TENANT"), // go build github.com/hallmark-sandbox/hallmark/fixtures/tenant
 		})
@@ -36,12 +36,12 @@ func ExampleRegister() {
 	_ = ginkgo.Describe("my runtime", func() {
 		conformance.Register(conformance.Options{
 			Suite: conformance.Suite{
-				Cases: cases.All(), Arming: cases.Arming(),
+				Cases: cases.All(), Arming: cases.Arming(), Probes: cases.Probes(),
 				Drivers: map[string]conformance.Open{"mine": toy.Open},
 			},
 			Driver:    "mine",
 			Workloads: []string{"sha256:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"},
-			Profiles:  []string{"baseline"},
+			Profiles:  []string{conformance.ProfileBaseline},
 			Tier:      conformance.Smoke,
 			Out:       "out/mine", Work: "/run/mine",
 			Tenant: os.Getenv("HALLMARK_TENANT"),

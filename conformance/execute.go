@@ -36,11 +36,15 @@ type bench struct {
 	// sharing says that the process is somebody else's too: what appears in it is not only ours.
 	sharing bool
 	grace   time.Duration // 0 is returnGrace
+	settle  time.Duration // 0 is settleTime
 
 	// A run of several processes; see [bench.othersScopes].
 	proc, procs int
 	shared      string // the folder that the processes share, "" when there is one process
 	scope       scope
+
+	// hostless: the target was seen to run no command at all, see [bench.see].
+	hostless bool
 }
 
 func (b *bench) newT(id, image string) *T {
@@ -82,7 +86,7 @@ func (b *bench) execute(ctx context.Context, c Case, image string) Execution {
 	if !captured && t.lacks() {
 		t.capture(b.target, since) // what the clean-up could not remove is still there
 	}
-	t.findOwnLeaks(own, b.sharing)
+	b.findOwnLeaks(t, own)
 	t.observeDaemon(held, b.daemon())
 	return b.conclude(t, start)
 }
@@ -182,6 +186,14 @@ func (b *bench) patience() time.Duration {
 	return returnGrace
 }
 
+// settling is how long what ends by itself may take.
+func (b *bench) settling() time.Duration {
+	if b.settle > 0 {
+		return b.settle
+	}
+	return settleTime
+}
+
 // setEnd records an ending unless there is one.
 func (t *T) setEnd(s Status, reason, text string) {
 	t.mu.Lock()
@@ -276,6 +288,9 @@ func (b *bench) prerequisite(c Case, claims []string) (Status, string, string) {
 		if !slices.Contains(claims, string(f)) {
 			return NotApplicable, "feature-not-claimed", "the target does not claim " + string(f)
 		}
+	}
+	if b.hostless && slices.Contains(c.Features, FeatureExec) {
+		return NotRun, "feature-absent", "the target claims exec, and the suite saw that it runs nothing"
 	}
 	for _, p := range c.Needs {
 		if !slices.Contains(b.target.Parts, string(p)) {

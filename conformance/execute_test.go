@@ -180,7 +180,7 @@ func TestWhatFollowsACase(t *testing.T) {
 			if tt.spoil != nil {
 				tt.spoil(f)
 			}
-			b := &bench{target: &target.Target{Runtime: f, Observer: f, Controller: f}, blobs: t.TempDir(), work: work, log: func(line string) { t.Log(line) }}
+			b := &bench{target: &target.Target{Runtime: f, Observer: f, Controller: f}, blobs: t.TempDir(), work: work, settle: 500 * time.Millisecond, log: func(line string) { t.Log(line) }}
 			e := b.execute(context.Background(), Case{ID: "AA-01", Timeout: 20 * time.Second, Run: func(ctx context.Context, ct *T) error {
 				ct.Witness("ran", 1)
 				ct.Sandbox(ctx, target.Spec{WorkspaceID: "one"})

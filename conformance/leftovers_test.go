@@ -38,6 +38,7 @@ func runBaseline(t *testing.T, parent string) (*baseline, *fakeEngine) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	l.settle = 500 * time.Millisecond
 	// The driver makes one while it opens.
 	engine.add("opening", fmt.Sprintf(`{"Created":%q}`, time.Now().Add(time.Second).UTC().Format(time.RFC3339Nano)))
 	f := &fake{engine: engine}
@@ -235,7 +236,7 @@ func TestKeptConnectionsAreLetOffWithinABound(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if left := settledLeaks(before, leakRule{pools: true}); len(left) == 0 {
+		if left := settledLeaks(time.Second, before, leakRule{pools: true}); len(left) == 0 {
 			t.Errorf("a socket of family %s is let off", name)
 		}
 		unix.Close(fd)

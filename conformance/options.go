@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"regexp"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -67,6 +68,16 @@ func (o Options) check() error {
 	if o.Procs < 0 || o.Procs > MaxProcs {
 		add("%d processes: it is 1 to %d, or 0 for 1", o.Procs, MaxProcs)
 	}
+	if len(o.Profiles) == 0 {
+		add("no profile to be judged by")
+	}
+	cat, named := o.Suite.Catalogue(), map[string]bool{}
+	for _, name := range o.Profiles {
+		if _, ok := cat.Profile(name); !ok || named[name] {
+			add("profile %q is not in the catalogue, or there twice", name)
+		}
+		named[name] = true
+	}
 	if o.Out == "" || o.Work == "" {
 		add("output or work folder missing")
 	}
@@ -83,6 +94,9 @@ func (o Options) check() error {
 	}
 	return errors.Join(errs...)
 }
+
+// profiles are those of o, sorted.
+func (o Options) profiles() []string { return slices.Sorted(slices.Values(o.Profiles)) }
 
 // MaxProcs is the most processes that one run may have.
 const MaxProcs = 8

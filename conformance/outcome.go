@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/hallmark-sandbox/hallmark/evidence"
@@ -71,11 +72,12 @@ func collect(o Options, p plan, running []string, childErr error) (*result, erro
 func (r *result) conclude(o Options, p plan) (Outcome, error) {
 	// Only what ran is judged: the verdict itself finds what is missing.
 	rows := slices.SortedFunc(slices.Values(r.run.rows), func(a, b evidence.CaseRow) int { return cmp.Compare(a.ID, b.ID) })
-	need := evidence.Need{Profiles: []string{FirstLight}, Images: slices.Sorted(slices.Values(p.Workloads)), Now: r.finished}
+	need := evidence.Need{Profiles: o.profiles(), Images: slices.Sorted(slices.Values(p.Workloads)), Now: r.finished}
 	if r.run.setup != nil {
-		need.Claims, need.Oracles = r.run.arming.Target.Claims, r.run.arming.Oracles
+		need.Claims, need.Features, need.Oracles = r.run.arming.Target.Claims, r.run.arming.Features, r.run.arming.Oracles
 	}
-	judged := evidence.Verdict(o.Suite.Catalogue(), rows, need)
+	cat := o.Suite.Catalogue()
+	judged := evidence.Verdict(cat, rows, need)
 	faults := slices.Clone(r.incomplete)
 	if r.interrupted {
 		faults = append(faults, "the run was interrupted")
@@ -89,7 +91,9 @@ func (r *result) conclude(o Options, p plan) (Outcome, error) {
 	if r.interrupted {
 		r.incomplete = append(r.incomplete, "the run was interrupted")
 	}
-	out := Outcome{RunID: p.RunID, Interrupted: r.interrupted, Report: r.report(o, p, judged), Faults: faults}
+	told := judged
+	told.Findings = plainly(o, p, cat, judged.Findings)
+	out := Outcome{RunID: p.RunID, Interrupted: r.interrupted, Report: r.report(o, p, told), Faults: faults}
 	switch {
 	case o.Evidence == nil:
 		out.Unsigned = "no evidence was asked for"
@@ -116,4 +120,31 @@ func (r *result) conclude(o Options, p plan) (Outcome, error) {
 		return Outcome{}, fmt.Errorf("write reports: %w", err)
 	}
 	return out, nil
+}
+
+// plainly is findings for people: the required cases that were never planned are one sentence
+// instead of a finding each. The signed summary keeps them all.
+func plainly(o Options, p plan, cat evidence.Catalogue, findings []evidence.Finding) []evidence.Finding {
+	unplanned := func(f evidence.Finding) bool {
+		return f.Code == evidence.ReasonCaseMissing && !slices.Contains(p.Cases, f.Case)
+	}
+	out := slices.DeleteFunc(slices.Clone(findings), unplanned)
+	left := len(findings) - len(out)
+	if left == 0 || len(o.CaseIDs) > 0 { // a narrowed run says so already
+		return out
+	}
+	var lacking []string
+	for _, name := range o.profiles() {
+		profile, _ := cat.Profile(name) // options were checked
+		if slices.ContainsFunc(cat.Cases, func(c evidence.CaseRef) bool { return profile.Requires(c) && !slices.Contains(p.Cases, c.ID) }) {
+			lacking = append(lacking, name)
+		}
+	}
+	require := "profile " + lacking[0] + " requires"
+	if len(lacking) > 1 {
+		require = "the profiles " + strings.Join(lacking, ", ") + " require"
+	}
+	return slices.Insert(out, 0, evidence.Finding{
+		Code: evidence.ReasonCaseMissing, Text: fmt.Sprintf("tier %s leaves out %d cases that %s", o.Tier, left, require),
+	})
 }

@@ -26,9 +26,11 @@ type peers struct {
 
 // What a process leaves in the folder for the others and for the parent.
 const (
-	markInterrupted = "interrupted" // somebody was told to stop: nothing may be sealed
-	markLost        = "target-lost" // the target is gone; the text says how that was seen
-	armedName       = "armed.json"  // by process 1: how the arming went, everywhere
+	markInterrupted = "interrupted"   // somebody was told to stop: nothing may be sealed
+	markFailed      = "failed"        // the run does not begin; nobody waits for anybody any more
+	markLost        = "target-lost"   // the target is gone; the text says how that was seen
+	featuresName    = "features.json" // by process 1: what the target was seen to have
+	armedName       = "armed.json"    // by process 1: how the arming went, everywhere
 )
 
 func setupName(n int) string { return fmt.Sprintf("p%d.setup.json", n) } // what process n has opened and armed
@@ -90,12 +92,14 @@ func (p *peers) put(name string, v any) error {
 }
 
 // await reads what process from publishes under name, once it is there. It is an error when that
-// process has ended without it.
+// process has ended without it, or the run has failed.
 func (p *peers) await(ctx context.Context, from int, name string, v any) error {
 	tick := time.NewTicker(pollPeriod)
 	defer tick.Stop()
 	for {
-		dead := p.dead(from) // before the look: what it published last counts
+		// Before the look: what was published last counts.
+		dead := p.dead(from)
+		text, failed := marked(p.dir, markFailed)
 		b, err := os.ReadFile(filepath.Join(p.dir, name))
 		switch {
 		case err == nil:
@@ -105,6 +109,8 @@ func (p *peers) await(ctx context.Context, from int, name string, v any) error {
 			return nil
 		case !errors.Is(err, os.ErrNotExist):
 			return fmt.Errorf("read %s: %w", name, err)
+		case failed:
+			return errors.New(text)
 		case dead:
 			return fmt.Errorf("process %d of the suite has ended", from)
 		}

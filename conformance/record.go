@@ -67,6 +67,10 @@ func (s Setup) arming() evidence.Arming {
 		}
 		a.Oracles = append(a.Oracles, evidence.ArmedOracle{Oracle: string(o.Oracle), Detected: o.Armed, Control: control})
 	}
+	for _, f := range s.Features {
+		a.Features = append(a.Features, evidence.SeenFeature{Feature: string(f.Feature), Observed: string(f.Observed)})
+	}
+	slices.SortFunc(a.Features, func(x, y evidence.SeenFeature) int { return cmp.Compare(x.Feature, y.Feature) })
 	slices.SortFunc(a.Oracles, func(x, y evidence.ArmedOracle) int { return cmp.Compare(x.Oracle, y.Oracle) })
 	return a
 }

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/onsi/ginkgo/v2"
+
+	"github.com/hallmark-sandbox/hallmark/conformance/target"
 )
 
 // notEvidence is what the report of an embedded run says first.
@@ -52,7 +54,7 @@ func Register(o Options) {
 type embedded struct {
 	o      Options
 	child  *child
-	lock   *os.File
+	locks  []*os.File  // on the folders
 	cut    atomic.Bool // a node's context has ended
 	begun  time.Time
 	faults []string
@@ -118,13 +120,16 @@ func (e *embedded) plan(cases []Case) (plan, error) {
 	if err != nil {
 		return plan{}, err
 	}
-	if e.lock, err = lockOut(e.o.Out); err != nil {
-		return plan{}, err
-	}
-	p, err := e.o.prepare()
+	out, err := lockOut(e.o.Out)
 	if err != nil {
 		return plan{}, err
 	}
+	e.locks = append(e.locks, out)
+	p, work, err := e.o.prepare()
+	if err != nil {
+		return plan{}, err
+	}
+	e.locks = append(e.locks, work)
 	p.Procs, p.Catalogue = 1, catalogue
 	for _, c := range cases {
 		p.Cases = append(p.Cases, c.ID)
@@ -150,8 +155,8 @@ func (e *embedded) close() {
 
 // report writes the reports and lets everything go. It fails with what is wrong with the run as a whole.
 func (e *embedded) report() {
-	if e.lock != nil {
-		defer e.lock.Close()
+	for _, lock := range e.locks {
+		defer lock.Close()
 	}
 	if e.child == nil {
 		return // begin has failed with the reason
@@ -169,7 +174,7 @@ func (e *embedded) report() {
 	if err := c.peers.await(now, 1, endName(1), &end); err == nil && end.Teardown != "" {
 		e.faults = append(e.faults, "closing the target: "+end.Teardown)
 	}
-	if err := os.Remove(c.plan.Work); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := target.RemoveRun(c.plan.Work); err != nil {
 		e.faults = append(e.faults, "the driver left files in its work folder")
 	}
 	res.incomplete = append([]string{notEvidence}, e.faults...)

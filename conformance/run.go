@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/hallmark-sandbox/hallmark/conformance/target"
 )
 
 // stopBudget bounds an interrupted run: one case's clean-up and the target's end. Processes that
@@ -55,10 +57,11 @@ func Run(ctx context.Context, o Options) (Outcome, error) {
 		return Outcome{}, err
 	}
 	defer lock.Close()
-	p, err := o.prepare()
+	p, work, err := o.prepare()
 	if err != nil {
 		return Outcome{}, err
 	}
+	defer work.Close()
 	defer os.RemoveAll(p.Shared)
 	p.Catalogue = catalogue
 	for _, c := range cases {
@@ -69,18 +72,15 @@ func Run(ctx context.Context, o Options) (Outcome, error) {
 	}
 	show := newProgress(o.Progress, o.Live, len(cases))
 	started := time.Now()
-	running, childErr := runChild(ctx, o.Executable, p, lock, show)
+	running, childErr := runChild(ctx, o.Executable, p, []*os.File{lock, work}, show)
 	show.close()
 	res, err := collect(o, p, running, childErr)
 	if err != nil {
 		return Outcome{}, fmt.Errorf("collect records: %w", err)
 	}
-	for n := range p.Procs {
-		os.Remove(workFolder(p.Work, n+1)) // of a process that has died with nothing left
-	}
 	res.started, res.finished = started, time.Now()
 	res.interrupted = res.interrupted || ctx.Err() != nil
-	if err := os.Remove(p.Work); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := target.RemoveRun(p.Work); err != nil {
 		res.broken = "the driver left files in its work folder"
 		res.incomplete = append(res.incomplete, res.broken)
 	}
@@ -97,24 +97,24 @@ func (p plan) write() error {
 }
 
 // prepare replaces what an earlier run left in Out, makes the run's folders and draws what is
-// random about it.
-func (o Options) prepare() (plan, error) {
+// random about it. The file is the lock on the work folder.
+func (o Options) prepare() (plan, *os.File, error) {
 	for _, name := range []string{"raw", "bundle", "report.json", "report.html", "junit.xml"} {
 		if err := os.RemoveAll(filepath.Join(o.Out, name)); err != nil {
-			return plan{}, fmt.Errorf("clear output folder: %w", err)
+			return plan{}, nil, fmt.Errorf("clear output folder: %w", err)
 		}
 	}
 	raw, err := filepath.Abs(filepath.Join(o.Out, "raw"))
 	if err != nil {
-		return plan{}, fmt.Errorf("output folder: %w", err)
+		return plan{}, nil, fmt.Errorf("output folder: %w", err)
 	}
 	work, err := filepath.Abs(o.Work)
 	if err != nil {
-		return plan{}, fmt.Errorf("work folder: %w", err)
+		return plan{}, nil, fmt.Errorf("work folder: %w", err)
 	}
 	dir, err := os.Getwd()
 	if err != nil {
-		return plan{}, fmt.Errorf("working directory: %w", err)
+		return plan{}, nil, fmt.Errorf("working directory: %w", err)
 	}
 	p := plan{
 		RunID: randomHex(16), Raw: raw, Shared: filepath.Join(raw, sharedDir), Work: work, Dir: dir, Path: os.Getenv("PATH"),
@@ -126,17 +126,18 @@ func (o Options) prepare() (plan, error) {
 	}
 	for _, dir := range []string{filepath.Join(raw, blobsDir), p.Shared} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
-			return plan{}, fmt.Errorf("make output folder: %w", err)
+			return plan{}, nil, fmt.Errorf("make output folder: %w", err)
 		}
 	}
 	if entries, err := os.ReadDir(work); err == nil && len(entries) > 0 {
-		return plan{}, fmt.Errorf("the work folder %s is not empty", o.Work)
+		return plan{}, nil, fmt.Errorf("the work folder %s is not empty", o.Work)
 	}
 	// Others may walk through: a tenant of a driver without containers reaches its workspace below.
 	if err := errors.Join(os.MkdirAll(work, 0o711), os.Chmod(work, 0o711)); err != nil {
-		return plan{}, fmt.Errorf("make work folder: %w", err)
+		return plan{}, nil, fmt.Errorf("make work folder: %w", err)
 	}
-	return p, nil
+	lock, err := target.LockRun(work)
+	return p, lock, err
 }
 
 // Descriptors that a child finds open beside the standard ones. They must not reach the programs
@@ -144,13 +145,14 @@ func (o Options) prepare() (plan, error) {
 const (
 	fdEvents = 3 + iota // one JSON line per event, at most PIPE_BUF bytes each
 	fdLock              // the lock on the output folder, held as long as anybody writes there
+	fdWork              // the lock on the work folder, likewise
 	fdLife              // ends when whoever started this process ends, or wants it to stop
 	fdLog               // the log of all processes
 )
 
 // runChild runs the child, and what it starts, to the end. It returns the ids of the cases that
 // were running when the processes stopped telling.
-func runChild(ctx context.Context, executable string, p plan, lock *os.File, show *progress) (running []string, err error) {
+func runChild(ctx context.Context, executable string, p plan, locks []*os.File, show *progress) (running []string, err error) {
 	if executable == "" {
 		if executable, err = os.Executable(); err != nil {
 			return nil, fmt.Errorf("find own executable: %w", err)
@@ -174,7 +176,7 @@ func runChild(ctx context.Context, executable string, p plan, lock *os.File, sho
 	defer hold.Close() // by the kernel, too, when this process is killed: then the child cleans up
 	cmd := exec.Command(executable, p.Arguments...)
 	cmd.Env = append(os.Environ(), childEnv+"="+filepath.Join(p.Raw, planFile))
-	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = log, log, []*os.File{w, lock, life, log}
+	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = log, log, []*os.File{w, locks[0], locks[1], life, log}
 	// A group of its own keeps the terminal's Ctrl-C to this process, which passes it on once, and
 	// names all processes of the run.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}

@@ -80,6 +80,14 @@ func All(ctx context.Context, o Options) error {
 	if err := os.MkdirAll(out, 0o755); err != nil {
 		return err
 	}
+	// Tried here, since the go command's error would be text.
+	probe, err := os.CreateTemp(out, ".writable-")
+	if err != nil {
+		return fmt.Errorf("write into %s: %w", out, err)
+	}
+	if err := errors.Join(probe.Close(), os.Remove(probe.Name())); err != nil {
+		return fmt.Errorf("write into %s: %w", out, err)
+	}
 	stamp := ReadStamp(ctx, o.Source)
 	names := o.Only
 	if len(names) == 0 {

@@ -20,6 +20,9 @@ type Process = proctable.Process
 // Processes reads /proc once. What ends during the read is left out.
 func Processes() (map[int]Process, error) { return proctable.Processes() }
 
+// ReadProcess reads one row.
+func ReadProcess(pid int) (Process, error) { return proctable.ReadProcess(pid) }
+
 // ExeDigest is "sha256:..." over the file that a process executes, read through the kernel's link,
 // so that a path replaced on disk does not matter.
 func ExeDigest(pid int) (string, error) { return FileDigest(fmt.Sprintf("/proc/%d/exe", pid)) }

@@ -25,6 +25,7 @@ func (c *commands) trust() *cobra.Command {
 func (c *commands) trustInit() *cobra.Command {
 	i := gate.InitConfig{}
 	var days int
+	var mutationKeys []string
 	cmd := &cobra.Command{
 		Use:   "init --dir DIR --identity ID",
 		Short: "Make root, evidence and gate keys and a first signed policy",
@@ -42,6 +43,17 @@ func (c *commands) trustInit() *cobra.Command {
 			cat, err := c.catalogue()
 			if err != nil {
 				return err
+			}
+			for _, path := range mutationKeys {
+				text, err := os.ReadFile(path)
+				if err != nil {
+					return failed(err, "name a public key file, such as the one that `hallmark mutants` keeps in the cache")
+				}
+				keys, err := evidence.ParsePublicKeysPEM(text)
+				if err != nil {
+					return failed(err, remedyOf(err))
+				}
+				i.MutationKeys = append(i.MutationKeys, keys...)
 			}
 			i.Catalogue, i.Now, i.Lifetime = cat, now(), time.Duration(days)*24*time.Hour
 			if _, err := gate.Init(i); err != nil {
@@ -66,6 +78,7 @@ func (c *commands) trustInit() *cobra.Command {
 	f.StringVar(&i.Role, "role", evidence.RoleCI, "role of the evidence key: ci, release, implementer")
 	f.StringSliceVar(&i.Profiles, "profile", []string{"first-light"}, "profiles that the policy requires")
 	f.StringVar(&i.Mutation, "mutation-evidence", evidence.MutationRequired, "required or recorded")
+	f.StringArrayVar(&mutationKeys, "mutation-key", nil, "public key that may sign mutation evidence besides the evidence key (repeatable)")
 	f.IntVar(&days, "days", 90, "lifetime of policy and keys, at most 366")
 	c.catalogueFlag(cmd)
 	return cmd

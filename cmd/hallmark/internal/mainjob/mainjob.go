@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package mainjob is `hallmark conformance`, `hallmark control` and `hallmark mutants`: the whole
-// way from a bare host to a worker that runs on pins, in one command each. It owns the order of
+// Package mainjob is `hallmark conformance`, `hallmark control`, `hallmark mutants` and `hallmark
+// alternatives`: what is done from a bare host to the end, in one command each. It owns the order of
 // the steps and what is printed between them. It never judges, signs or admits by itself.
 package mainjob
 
@@ -28,7 +28,7 @@ import (
 // issuerID is the identity that throw-away keys of a local run speak for.
 const issuerID = "local-run"
 
-// New returns the commands conformance, control and mutants.
+// New returns the commands conformance, control, mutants and alternatives.
 func New(suite conformance.Suite) []*cobra.Command {
 	var tier string
 	conform := &cobra.Command{
@@ -59,7 +59,7 @@ func New(suite conformance.Suite) []*cobra.Command {
 			return newJob(cmd, suite, filepath.Join("out", "mutants")).mutantsOnly(cmd.Context())
 		},
 	}
-	return []*cobra.Command{conform, control, mutants}
+	return []*cobra.Command{conform, control, mutants, alternativesCommand(suite)}
 }
 
 // job is one command under way.
@@ -99,10 +99,6 @@ func (j *job) within(ctx context.Context, f func(context.Context) error) (err er
 	j.step("lab: a private engine with runsc and runc")
 	l, err := lab.Up(ctx, lab.Options{Out: j.steps, Bound: true})
 	if err != nil {
-		var missing *lab.MissingError
-		if errors.As(err, &missing) {
-			return &exit.Error{Status: exit.Failed, Sentence: missing.What, Remedy: missing.Remedy}
-		}
 		return failed("the lab cannot be started", err)
 	}
 	j.lab = l
@@ -177,6 +173,10 @@ func failed(sentence string, err error) error {
 	var typed *exit.Error
 	if errors.As(err, &typed) {
 		return err
+	}
+	var missing *lab.MissingError
+	if errors.As(err, &missing) {
+		return &exit.Error{Status: exit.Failed, Sentence: missing.What, Remedy: missing.Remedy}
 	}
 	return &exit.Error{Status: exit.Failed, Sentence: sentence, Cause: err, Remedy: "`hallmark doctor` says what this machine lacks"}
 }
