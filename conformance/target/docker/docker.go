@@ -255,6 +255,11 @@ func (d *driver) close() error {
 	}
 	left, err := d.record.Remove(ctx, d.engine, d.dir)
 	errs = append(errs, err)
+	d.mu.Lock()
+	for _, s := range d.live {
+		s.stopWait()
+	}
+	d.mu.Unlock()
 	for _, what := range left {
 		errs = append(errs, errors.New("left behind: "+what))
 	}
