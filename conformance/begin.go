@@ -106,7 +106,7 @@ func (c *child) prepare(ctx context.Context, open Open, cases []Case) (processSe
 func (c *child) features(ctx context.Context) (seen []FeatureRecord, err error) {
 	if c.peers.n > 1 {
 		err := c.peers.await(ctx, 1, featuresName, &seen)
-		c.bench.hostless = lacksExec(seen)
+		c.bench.know(seen)
 		return nil, err
 	}
 	c.announce("look at features")

@@ -43,7 +43,7 @@ type bench struct {
 	shared      string // the folder that the processes share, "" when there is one process
 	scope       scope
 
-	// hostless: the target was seen to run no command at all, see [bench.see].
+	// hostless: the target was seen to run no command at all, see [bench.know].
 	hostless bool
 }
 

@@ -47,7 +47,8 @@ const (
 )
 
 // see looks at every feature that the suite knows: of its cases, its probes and the profiles. The
-// records are sorted by feature. A target that was seen to have no exec runs no case that needs it.
+// records are sorted by feature. A target that was seen to have no exec runs no case that needs it:
+// look before the oracles are armed, which would try in vain too.
 func (b *bench) see(ctx context.Context, s Suite, claims []string, image string) []FeatureRecord {
 	ctx, cancel := context.WithTimeout(ctx, featuresTimeout)
 	defer cancel()
@@ -67,13 +68,13 @@ func (b *bench) see(ctx context.Context, s Suite, claims []string, image string)
 	}
 	out := slices.Collect(maps.Values(records))
 	slices.SortFunc(out, func(x, y FeatureRecord) int { return cmp.Compare(x.Feature, y.Feature) })
-	b.hostless = lacksExec(out)
+	b.know(out)
 	return out
 }
 
-// lacksExec says that the target was seen to run no command.
-func lacksExec(seen []FeatureRecord) bool {
-	return slices.ContainsFunc(seen, func(r FeatureRecord) bool { return r.Feature == FeatureExec && r.Observed == Absent })
+// know takes in what was seen of the target, also by another process of the same run.
+func (b *bench) know(records []FeatureRecord) {
+	b.hostless = slices.ContainsFunc(records, func(r FeatureRecord) bool { return r.Feature == FeatureExec && r.Observed == Absent })
 }
 
 // look runs one probe as a case is run, bounded and caught, and returns what it saw.

@@ -70,7 +70,7 @@ func Run(ctx context.Context, o Options) (Outcome, error) {
 	if err := p.write(); err != nil {
 		return Outcome{}, err
 	}
-	show := newProgress(o.Progress, o.Live, len(cases))
+	show := newProgress(o.Progress, o.Live, o.Color, len(cases))
 	started := time.Now()
 	running, childErr := runChild(ctx, o.Executable, p, []*os.File{lock, work}, show)
 	show.close()
@@ -84,7 +84,11 @@ func Run(ctx context.Context, o Options) (Outcome, error) {
 		res.broken = "the driver left files in its work folder"
 		res.incomplete = append(res.incomplete, res.broken)
 	}
-	return res.conclude(o, p)
+	out, err := res.conclude(o, p)
+	if err == nil {
+		show.summary(out.Report)
+	}
+	return out, err
 }
 
 // write puts the plan where the processes of the run find it.
@@ -99,7 +103,7 @@ func (p plan) write() error {
 // prepare replaces what an earlier run left in Out, makes the run's folders and draws what is
 // random about it. The file is the lock on the work folder.
 func (o Options) prepare() (plan, *os.File, error) {
-	for _, name := range []string{"raw", "bundle", "report.json", "report.html", "junit.xml"} {
+	for _, name := range []string{"raw", "bundle", reportFile, htmlFile, junitFile} {
 		if err := os.RemoveAll(filepath.Join(o.Out, name)); err != nil {
 			return plan{}, nil, fmt.Errorf("clear output folder: %w", err)
 		}

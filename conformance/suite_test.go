@@ -403,7 +403,7 @@ func TestBadOptionsAreRefused(t *testing.T) {
 		"unknown driver":  func(o *conformance.Options) { o.Driver = "none" },
 		"unknown case":    func(o *conformance.Options) { o.CaseIDs = []string{"ZZ-99"} },
 		"no profile":      func(o *conformance.Options) { o.Profiles = nil },
-		"unknown profile": func(o *conformance.Options) { o.Profiles = []string{"first-light"} },
+		"unknown profile": func(o *conformance.Options) { o.Profiles = []string{"no-such"} },
 		"profile twice": func(o *conformance.Options) {
 			o.Profiles = []string{conformance.ProfileBaseline, conformance.ProfileBaseline}
 		},

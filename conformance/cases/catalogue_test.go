@@ -59,18 +59,6 @@ func TestCasesAreOfThePublishedCatalogue(t *testing.T) {
 	t.Logf("the catalogue has %d rows beyond the %d that are implemented:\n  %s", len(beyond), len(All()), strings.Join(beyond, "\n  "))
 }
 
-func TestFirstLightIsComplete(t *testing.T) {
-	var have []string
-	for _, c := range All() {
-		have = append(have, c.ID)
-	}
-	for _, id := range strings.Fields("FS-02 QT-01 QT-02 PR-01 PR-05 IP-01 IP-03 OU-01 OU-05 RS-01 NW-01 CR-01 LC-07 PT-04 IM-01 IM-05 KE-04 KE-06") {
-		if !slices.Contains(have, id) {
-			t.Errorf("%s is missing", id)
-		}
-	}
-}
-
 // caseFile is how a case's file is named: family and number, then words.
 var caseFile = regexp.MustCompile(`^([a-z]{2})([0-9]{2})_[a-z0-9_]+\.go$`)
 

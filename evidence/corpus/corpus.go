@@ -51,9 +51,6 @@ func table() []row {
 		[]row{
 			{"unmodified", "Base", "", func(*draft) {}},
 			{"two-signers", "Base", "", func(d *draft) { d.twoSigners(2) }},
-			{"mutants-leave-others-green", "Base", "", func(d *draft) {
-				mutants(func(m *evidence.MutationResults) { m.Others = []evidence.MutationOthers{leftGreen(d.st.Predicate)} })(d)
-			}},
 			{"ecdsa-signer", "Base", "", func(d *draft) { d.signer = d.ring.ecdsa; d.trustKey(d.ring.ecdsa, d.st.Predicate.Issuer.ID) }},
 		},
 		envelopeRows(), jsonRows(), identityRows(), cohortRows(), timeRows(), resultRows(), claimRows(), waiverRows(), runRows(), artifactRows(), policyRows(),

@@ -186,9 +186,13 @@ func runRows() []row {
 		}},
 		{"mutation-other-suite", g, evidence.ReasonMutation, mutants(func(m *evidence.MutationResults) { m.SuiteDigest = otherDigest("suite") })},
 		{"mutation-other-catalogue", g, evidence.ReasonMutation, mutants(func(m *evidence.MutationResults) { m.CatalogueDigest = otherDigest("catalogue") })},
+		{"mutation-of-unnamed-patches", g, evidence.ReasonSchema, pred(func(p *evidence.Predicate) { p.MutationEvidence.PatchesDigest = "" })},
 		{"mutation-survivor", g, evidence.ReasonMutant, mutants(func(m *evidence.MutationResults) { m.Rows[0].Observed = "" })},
 		{"mutation-other-reason", g, evidence.ReasonMutant, mutants(func(m *evidence.MutationResults) { m.Rows[0].Observed = "setup-failed" })},
 		{"mutation-none-for-a-case", g, evidence.ReasonMutation, mutants(func(m *evidence.MutationResults) { m.Rows, m.Others = nil, nil })},
+		{"mutants-leave-others-green", "Base", "", func(d *draft) {
+			mutants(func(m *evidence.MutationResults) { m.Others = []evidence.MutationOthers{leftGreen(d.st.Predicate)} })(d)
+		}},
 		{"mutation-others-excused-pass", g, evidence.ReasonSchema, others(excuse(evidence.StatusPass, "spoilt", "it passes"))},
 		{"mutation-others-excused-waived", g, evidence.ReasonSchema, others(excuse(evidence.StatusWaived, "spoilt", "nobody cares"))},
 		{"mutation-others-excused-without-reason", g, evidence.ReasonSchema, others(excuse(evidence.StatusFail, "", "it fails"))},

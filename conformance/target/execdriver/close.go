@@ -26,7 +26,7 @@ func (d *driver) close() error {
 }
 
 // end asks the program to end, ends it if it does not, and says everything that it left. It is
-// bounded by closeBound and exitBound, whatever the program does.
+// bounded, whatever the program does.
 func (d *driver) end() error {
 	var errs []error
 	add := func(err error) {
@@ -40,16 +40,16 @@ func (d *driver) end() error {
 	case <-c.broken:
 	default:
 		asked = true
-		ctx, cancel := context.WithTimeout(context.Background(), closeBound+time.Second)
-		err := c.call(ctx, "close", closeBound, &plainRequest{}, &nothing{})
+		ctx, cancel := context.WithTimeout(context.Background(), c.bounds.close+time.Second)
+		err := c.call(ctx, "close", c.bounds.close, &plainRequest{}, &nothing{})
 		cancel()
 		if err != nil {
 			add(fmt.Errorf("close: %w", err))
 		}
 	}
 	c.proc.stdin.Close()
-	if !c.proc.await(exitBound) {
-		add(violation("the program has not ended %s after the end of its input", exitBound))
+	if !c.proc.await(c.bounds.exit) {
+		add(violation("the program has not ended %s after the end of its input", c.bounds.exit))
 	}
 	c.proc.kill()
 	if asked && len(errs) == 0 && c.proc.failed {

@@ -19,6 +19,7 @@ import (
 // conn matches answers with requests. Lock order: turn, then writing, then mu.
 type conn struct {
 	proc    *process
+	bounds  bounds
 	turn    chan struct{} // held while a request of a serial program is under way; nil otherwise
 	writing chan struct{} // held while a line is written
 	broken  chan struct{} // closed with reason set
@@ -40,9 +41,9 @@ type pending struct {
 	timer  *time.Timer // breaks the connection when it does not come
 }
 
-func newConn(p *process) *conn {
+func newConn(p *process, b bounds) *conn {
 	c := &conn{
-		proc: p, writing: make(chan struct{}, 1), broken: make(chan struct{}), read: make(chan struct{}), waiting: map[int64]*pending{},
+		proc: p, bounds: b, writing: make(chan struct{}, 1), broken: make(chan struct{}), read: make(chan struct{}), waiting: map[int64]*pending{},
 	}
 	go c.receive()
 	go c.watch()
@@ -130,7 +131,7 @@ func (c *conn) send(ctx context.Context, op string, bound time.Duration, req req
 
 // write puts one whole line. Half a line would make every later one unreadable.
 func (c *conn) write(line []byte) error {
-	c.proc.stdin.SetWriteDeadline(time.Now().Add(writeBound))
+	c.proc.stdin.SetWriteDeadline(time.Now().Add(c.bounds.write))
 	if _, err := c.proc.stdin.Write(append(line, '\n')); err != nil {
 		select {
 		case <-c.broken:
@@ -266,6 +267,10 @@ func (c *conn) watch() {
 	}
 	select {
 	case <-c.proc.done:
+		select { // what it said last is on its way
+		case <-c.proc.log.done:
+		case <-time.After(200 * time.Millisecond):
+		}
 		text := "the program has ended: " + c.proc.status
 		if last := c.proc.log.last(); last != "" {
 			text += "; its last words: " + last

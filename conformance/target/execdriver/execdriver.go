@@ -49,10 +49,14 @@ type driver struct {
 // Open starts the program of config (strict JSON of [Config]) and asks what it is. Its log and its
 // folder, which every user may walk through, are below dir.
 func Open(ctx context.Context, config json.RawMessage, dir string) (_ *target.Target, err error) {
-	d, err := open(ctx, config, dir)
+	d, err := open(ctx, config, dir, published)
 	if err != nil {
 		return nil, err
 	}
+	return d.target(), nil
+}
+
+func (d *driver) target() *target.Target {
 	a := d.about
 	t := &target.Target{
 		Parts: slices.Clone(a.Parts), Runtime: client{d}, Observer: observer{d}, Controller: controller{d}, Documents: d.documents, Close: d.close,
@@ -60,10 +64,10 @@ func Open(ctx context.Context, config json.RawMessage, dir string) (_ *target.Ta
 	if !a.Serial {
 		t.Parts = append(t.Parts, concurrent)
 	}
-	return t, nil
+	return t
 }
 
-func open(ctx context.Context, config json.RawMessage, dir string) (_ *driver, err error) {
+func open(ctx context.Context, config json.RawMessage, dir string, b bounds) (_ *driver, err error) {
 	var c Config
 	if err := strictjson.Unmarshal(config, &c, strictjson.Default); err != nil {
 		return nil, fmt.Errorf("target file: %w", err)
@@ -87,7 +91,7 @@ func open(ctx context.Context, config json.RawMessage, dir string) (_ *driver, e
 	if err != nil {
 		return nil, errors.Join(err, d.removeFolders())
 	}
-	d.conn = newConn(p)
+	d.conn = newConn(p, b)
 	a, err := d.ask(ctx, bound)
 	if err == nil {
 		err = check(a)
@@ -155,7 +159,7 @@ func Workload(ctx context.Context, config json.RawMessage) (digest string, err e
 		return "", err
 	}
 	defer func() { err = errors.Join(err, os.Remove(dir)) }()
-	d, err := open(ctx, config, filepath.Join(dir, "work"))
+	d, err := open(ctx, config, filepath.Join(dir, "work"), published)
 	if err != nil {
 		return "", err
 	}

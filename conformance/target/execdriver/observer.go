@@ -45,7 +45,7 @@ func (o observer) Container(ctx context.Context, id string) (target.Container, e
 		return target.Container{}, target.ErrUnavailable
 	}
 	var a observeAnswer
-	err := o.conn.call(ctx, "observe", answerBound, &sandboxRequest{Sandbox: id}, &a)
+	err := o.conn.call(ctx, "observe", o.conn.bounds.answer, &sandboxRequest{Sandbox: id}, &a)
 	if target.KindOf(err) == target.KindGone {
 		return target.Container{}, target.ErrNoContainer
 	}

@@ -17,7 +17,7 @@ import (
 type client struct{ *driver }
 
 func (r client) Describe(ctx context.Context) (target.Description, error) {
-	a, err := r.ask(ctx, answerBound)
+	a, err := r.ask(ctx, r.conn.bounds.answer)
 	if err != nil {
 		return target.Description{}, err
 	}
@@ -32,7 +32,7 @@ func (r client) Create(ctx context.Context, spec target.Spec) (target.Sandbox, e
 		spec.WorkspaceID = "ws-" + strings.ToLower(rand.Text())
 	}
 	var a createAnswer
-	err := r.conn.call(ctx, "create", createBound, &createRequest{
+	err := r.conn.call(ctx, "create", r.conn.bounds.create, &createRequest{
 		Workspace: spec.WorkspaceID, Image: spec.Image, CPUMillis: spec.CPUs, MemoryBytes: spec.MemoryBytes, PIDs: spec.PIDs,
 		WorkspaceBytes: spec.WorkspaceBytes, WorkspaceInodes: spec.WorkspaceInodes, HardTimeoutMs: spec.HardTimeout.Milliseconds(),
 	}, &a)
@@ -46,7 +46,7 @@ func (r client) Create(ctx context.Context, spec target.Spec) (target.Sandbox, e
 }
 
 func (r client) Purge(ctx context.Context, ws string) error {
-	return r.conn.call(ctx, "purge", answerBound, &workspaceRequest{Workspace: ws}, &nothing{})
+	return r.conn.call(ctx, "purge", r.conn.bounds.answer, &workspaceRequest{Workspace: ws}, &nothing{})
 }
 
 type sandbox struct {
@@ -68,7 +68,7 @@ func (s sandbox) Exec(ctx context.Context, cmd target.Command) (target.Result, e
 		cmd.MaxOutput = 1 << 20
 	}
 	var a execAnswer
-	err := s.conn.call(ctx, "exec", cmd.Timeout+execMargin, &execRequest{
+	err := s.conn.call(ctx, "exec", cmd.Timeout+s.conn.bounds.margin, &execRequest{
 		Sandbox: s.id, Invocation: cmd.ID, Argv: asBytes(cmd.Argv), Cwd: []byte(cmd.Cwd), Stdin: cmd.Stdin,
 		TimeoutMs: cmd.Timeout.Milliseconds(), MaxOutputBytes: cmd.MaxOutput,
 	}, &a)
@@ -87,7 +87,7 @@ var states = []string{"creating", "ready", "retiring", "gone"}
 
 func (s sandbox) State(ctx context.Context) (string, error) {
 	var a stateAnswer
-	err := s.conn.call(ctx, "state", answerBound, &sandboxRequest{Sandbox: s.id}, &a)
+	err := s.conn.call(ctx, "state", s.conn.bounds.answer, &sandboxRequest{Sandbox: s.id}, &a)
 	switch {
 	case target.KindOf(err) == target.KindGone:
 		return "gone", nil
@@ -98,7 +98,7 @@ func (s sandbox) State(ctx context.Context) (string, error) {
 }
 
 func (s sandbox) Dispose(ctx context.Context) error {
-	err := s.conn.call(ctx, "dispose", answerBound, &sandboxRequest{Sandbox: s.id}, &nothing{})
+	err := s.conn.call(ctx, "dispose", s.conn.bounds.answer, &sandboxRequest{Sandbox: s.id}, &nothing{})
 	if target.KindOf(err) == target.KindGone {
 		return nil
 	}
@@ -116,22 +116,22 @@ func (f files) path(path string) *pathRequest {
 
 func (f files) Read(ctx context.Context, path string) ([]byte, error) {
 	var a readAnswer
-	err := f.conn.call(ctx, "read", answerBound, f.path(path), &a)
+	err := f.conn.call(ctx, "read", f.conn.bounds.answer, f.path(path), &a)
 	return a.Body, err
 }
 
 func (f files) Write(ctx context.Context, path string, body []byte) error {
-	return f.conn.call(ctx, "write", answerBound, &writeRequest{Sandbox: f.id, Path: []byte(path), Body: body}, &nothing{})
+	return f.conn.call(ctx, "write", f.conn.bounds.answer, &writeRequest{Sandbox: f.id, Path: []byte(path), Body: body}, &nothing{})
 }
 
 func (f files) Stat(ctx context.Context, path string) (target.Entry, error) {
 	var a statAnswer
-	err := f.conn.call(ctx, "stat", answerBound, f.path(path), &a)
+	err := f.conn.call(ctx, "stat", f.conn.bounds.answer, f.path(path), &a)
 	return target.Entry{Name: string(a.Name), Kind: a.Kind, Size: a.Size}, err
 }
 
 func (f files) Remove(ctx context.Context, path string) error {
-	return f.conn.call(ctx, "remove", answerBound, f.path(path), &nothing{})
+	return f.conn.call(ctx, "remove", f.conn.bounds.answer, f.path(path), &nothing{})
 }
 
 // controller disturbs the runtime through the program.
@@ -156,7 +156,7 @@ func (c controller) Start(ctx context.Context) error {
 	if err := c.restart(ctx, "start"); err != nil {
 		return err
 	}
-	a, err := c.ask(ctx, answerBound)
+	a, err := c.ask(ctx, c.conn.bounds.answer)
 	if err == nil {
 		err = check(a)
 	}
@@ -176,7 +176,7 @@ func (c controller) restart(ctx context.Context, op string) error {
 	if !c.has("controller.restart") {
 		return target.ErrUnavailable
 	}
-	return c.conn.call(ctx, op, createBound, &plainRequest{}, &nothing{})
+	return c.conn.call(ctx, op, c.conn.bounds.create, &plainRequest{}, &nothing{})
 }
 
 func (c controller) Inject(target.TapeRule) error { return target.ErrUnavailable }

@@ -21,15 +21,17 @@ const MaxLine = 32 << 20
 
 var answerLimits = strictjson.Limits{Bytes: MaxLine, Depth: 16, StringBytes: MaxLine}
 
-// Bounds of the program's answers. An exec has what its own time-out leaves beyond that.
-const (
-	answerBound = 60 * time.Second
-	createBound = 2 * time.Minute
-	execMargin  = 30 * time.Second // beyond the command's own time-out
-	writeBound  = 30 * time.Second // for the program to read one request
-	closeBound  = 30 * time.Second // for the answer to close
-	exitBound   = 10 * time.Second // from the end of its input to its exit
-)
+// bounds are how long a program may take.
+type bounds struct {
+	answer time.Duration // to answer an ordinary request
+	create time.Duration // to create a sandbox, or to kill and start the runtime
+	margin time.Duration // to answer an exec, beyond the command's own time-out
+	write  time.Duration // to read one request
+	close  time.Duration // to answer close
+	exit   time.Duration // to exit after the end of its input
+}
+
+var published = bounds{answer: time.Minute, create: 2 * time.Minute, margin: 30 * time.Second, write: 30 * time.Second, close: 30 * time.Second, exit: 10 * time.Second}
 
 // head begins every request.
 type head struct {

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -126,6 +127,15 @@ func TestExitStatusFollowsTheVerdict(t *testing.T) {
 		if status != want || !strings.Contains(out.String(), string(verdict)) || !strings.Contains(out.String(), "sha256:c") {
 			t.Errorf("%s: status %d, want %d; printed %q", verdict, status, want, out.String())
 		}
+	}
+}
+
+// A run in which no case failed can be non-conformant all the same: by a claim that is not true.
+func TestConclusionNamesTheClaim(t *testing.T) {
+	report := conformance.Report{Verdict: evidence.NonConformant, Reasons: []string{"case-missing: tier smoke leaves out 2 cases", "claim-absent: the target claims exec"}}
+	err := Conclude(io.Discard, "out", Result{Outcome: conformance.Outcome{Report: report}})
+	if err == nil || !strings.Contains(err.Error(), "the target claims exec") {
+		t.Errorf("error %v", err)
 	}
 }
 

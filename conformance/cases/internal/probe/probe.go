@@ -86,7 +86,15 @@ func (b *bench) run(ctx context.Context, t *conformance.T, args ...string) (atta
 // names is one.
 func plain(err error) (conformance.Presence, string, error) {
 	if target.CodeOf(err) != "" {
-		return absent, "a plain sandbox is refused: " + err.Error(), nil
+		return absent, "a plain sandbox is refused with " + target.CodeOf(err), nil
+	}
+	return unknown, "", err
+}
+
+// without is the answer about the other features then.
+func without(err error) (conformance.Presence, string, error) {
+	if target.CodeOf(err) != "" {
+		return unknown, "there is no sandbox to look at: a plain one is refused with " + target.CodeOf(err), nil
 	}
 	return unknown, "", err
 }
@@ -98,8 +106,10 @@ func (b *bench) files(ctx context.Context, t *conformance.T) (conformance.Presen
 	if err := b.open(ctx, t); err != nil {
 		return plain(err)
 	}
-	if err := b.sandbox.Files().Write(ctx, "probe-files", []byte(content)); err != nil {
-		return plain(err)
+	if err := b.sandbox.Files().Write(ctx, "probe-files", []byte(content)); target.CodeOf(err) != "" {
+		return absent, "a plain write is refused with " + target.CodeOf(err), nil
+	} else if err != nil {
+		return unknown, "", err
 	}
 	var got []byte
 	var err error
@@ -141,6 +151,9 @@ func (b *bench) exec(ctx context.Context, t *conformance.T) (conformance.Presenc
 
 // openat2 lets the tenant try the call: only its kernel knows.
 func (b *bench) openat2(ctx context.Context, t *conformance.T) (conformance.Presence, string, error) {
+	if err := b.open(ctx, t); err != nil {
+		return without(err)
+	}
 	o, err := b.run(ctx, t, "openat2")
 	if err != nil {
 		return unknown, "", err
