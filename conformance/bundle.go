@@ -156,7 +156,7 @@ func (r *result) artifacts() ([]evidence.Blob, error) {
 		switch {
 		case d.Name() == launchProfileDocument:
 			s.role, s.media = evidence.ArtifactInspect, asJSON
-		case strings.HasPrefix(d.Name(), "tape"):
+		case strings.HasPrefix(otherProcess.ReplaceAllString(d.Name(), ""), "tape"):
 			s.role, s.media = evidence.ArtifactTape, asLines
 		case strings.HasSuffix(d.Name(), ".log"):
 			s.role = evidence.ArtifactLog
@@ -183,6 +183,9 @@ func (r *result) artifacts() ([]evidence.Blob, error) {
 	}
 	return out, nil
 }
+
+// otherProcess begins the names of the documents that belong to another process than the first.
+var otherProcess = regexp.MustCompile(`^p[0-9]+-`)
 
 var notPlain = regexp.MustCompile(`[^a-z0-9_]+`)
 

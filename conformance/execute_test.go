@@ -22,7 +22,12 @@ type fake struct {
 	log             string
 	tape            []target.TapeCall
 	leak            bool
+	createErr       error
+	createNothing   bool // neither a sandbox nor an error
+	createPanic     bool
+	execErr         error
 	disposeErr      error
+	disposePanic    bool
 	purgeErr        error
 	dead            bool
 	started         int
@@ -40,6 +45,14 @@ func (f *fake) Describe(context.Context) (target.Description, error) {
 }
 
 func (f *fake) Create(_ context.Context, s target.Spec) (target.Sandbox, error) {
+	switch {
+	case f.createPanic:
+		panic("bug in the driver")
+	case f.createNothing:
+		return nil, nil
+	case f.createErr != nil:
+		return nil, f.createErr
+	}
 	return fakeSandbox{f, "sb-" + s.WorkspaceID, s.WorkspaceID}, nil
 }
 
@@ -63,6 +76,7 @@ func (f *fake) EngineSocket() (string, error) {
 }
 
 func (f *fake) CgroupParent() (string, error) { return "", target.ErrUnavailable }
+func (f *fake) WorkerPid() (int, error)       { return os.Getpid(), nil }
 
 func (f *fake) Logs() ([]string, error) { return []string{f.log}, nil }
 
@@ -87,9 +101,15 @@ func (s fakeSandbox) WorkspaceID() string                   { return s.ws }
 func (s fakeSandbox) State(context.Context) (string, error) { return "ready", nil }
 func (s fakeSandbox) Files() target.Files                   { return nil }
 func (s fakeSandbox) Exec(context.Context, target.Command) (target.Result, error) {
+	if s.execErr != nil {
+		return target.Result{}, s.execErr
+	}
 	return target.Result{}, target.ErrUnavailable
 }
 func (s fakeSandbox) Dispose(context.Context) error {
+	if s.disposePanic {
+		panic("bug in the driver")
+	}
 	s.disposed = append(s.disposed, s.id)
 	return s.disposeErr
 }

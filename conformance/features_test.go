@@ -44,7 +44,7 @@ func TestFeaturesAreSeen(t *testing.T) {
 		seen Presence
 		text string
 	}{
-		"a-error": {Unknown, "no way there"}, "b-panic": {Unknown, "a bug in the probe"}, "c-part": {Unknown, "unavailable"}, "d-ended": {Unknown, "no answer"},
+		"a-error": {Unknown, "no way there"}, "b-panic": {Unknown, "a bug in the probe"}, "c-part": {Unknown, "unavailable"}, "d-ended": {Unknown, "without a return"},
 		"e-failed": {Unknown, "a probe does not judge"}, "f-word": {Unknown, "who knows"}, "g-there": {Present, "seen"},
 		FeatureExec: {Absent, "refused"}, FeatureCreds: {Unknown, "nothing in this suite looks at it"},
 	}

@@ -28,12 +28,16 @@ type result struct {
 
 // collect reads the child's records and adds one for every case of the catalogue that has
 // none, so that nothing is absent in silence.
-func collect(o Options, p plan, raw, running string, childErr error) (*result, error) {
-	run, err := readRaw(raw)
+func collect(o Options, p plan, running []string, childErr error) (*result, error) {
+	run, err := readRaw(p.Raw)
 	if err != nil {
 		return nil, err
 	}
-	r := &result{run: run, records: slices.Clone(run.records), raw: raw}
+	r := &result{run: run, records: slices.Clone(run.records), raw: p.Raw}
+	_, r.interrupted = marked(p.Shared, markInterrupted)
+	if text, lost := marked(p.Shared, markLost); lost {
+		r.incomplete = append(r.incomplete, markLost+": "+text)
+	}
 	if run.setup == nil {
 		r.incomplete = append(r.incomplete, "the target was not opened and armed; see raw/"+childLog)
 	}
@@ -43,8 +47,8 @@ func collect(o Options, p plan, raw, running string, childErr error) (*result, e
 		r.incomplete = append(r.incomplete, "closing the target: "+run.seal.Teardown)
 	}
 	if childErr != nil {
-		r.broken = "the suite's process did not end well"
-		r.incomplete = append(r.incomplete, fmt.Sprintf("the suite's process ended with: %v", childErr))
+		r.broken = "the suite's processes did not end well"
+		r.incomplete = append(r.incomplete, fmt.Sprintf("the suite's processes ended with: %v; see raw/%s", childErr, childLog))
 	}
 	for _, c := range o.Suite.Cases {
 		if slices.ContainsFunc(run.records, func(r Record) bool { return r.ID == c.ID }) {
@@ -54,8 +58,8 @@ func collect(o Options, p plan, raw, running string, childErr error) (*result, e
 		switch {
 		case !slices.Contains(p.Cases, c.ID):
 			rec.Status, rec.Reason, rec.Text = NotRun, "not-selected", "the run was narrowed to other cases"
-		case c.ID == running:
-			rec.Status, rec.Reason, rec.Text = Errored, "suite-died", "the suite's process ended while the case ran"
+		case slices.Contains(running, c.ID):
+			rec.Status, rec.Reason, rec.Text = Errored, "suite-died", "a process of the suite ended while it ran the case"
 		default:
 			rec.Status, rec.Reason, rec.Text = NotRun, "run-ended", "the run ended before the case"
 		}

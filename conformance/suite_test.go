@@ -23,7 +23,11 @@ import (
 
 func TestMain(m *testing.M) {
 	if conformance.IsChild() {
-		conformance.ChildMain(testSuite())
+		conformance.ChildMain(suites[os.Getenv(suiteEnv)]())
+		return
+	}
+	if file := os.Getenv(parentEnv); file != "" {
+		parentMain(file)
 		return
 	}
 	os.Exit(m.Run())

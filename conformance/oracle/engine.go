@@ -104,6 +104,9 @@ type Plant struct {
 	Binary  string // host path mounted read-only at /plant, or ""
 	Memory  int64  // bytes; 0 is 128 MiB
 	PIDs    int64  // 0 is 64
+	// CgroupParent is that of the target, so that the plant is known for whose it is: see
+	// target.Observer. "" is the engine's own.
+	CgroupParent string
 }
 
 // Make creates the container without starting it and returns its id. Remove it by that id.
@@ -120,7 +123,7 @@ func (e *Engine) Make(ctx context.Context, p Plant) (string, error) {
 	host := &container.HostConfig{
 		Runtime: p.Runtime, NetworkMode: container.NetworkMode(p.Network),
 		LogConfig: container.LogConfig{Type: "none"},
-		Resources: container.Resources{Memory: p.Memory, MemorySwap: p.Memory, PidsLimit: &p.PIDs},
+		Resources: container.Resources{Memory: p.Memory, MemorySwap: p.Memory, PidsLimit: &p.PIDs, CgroupParent: p.CgroupParent},
 	}
 	if p.Binary != "" {
 		host.Mounts = []mount.Mount{{Type: mount.TypeBind, Source: p.Binary, Target: "/plant", ReadOnly: true}}

@@ -34,11 +34,12 @@ var IM01 = conformance.Case{
 	Oracle:      "The engine calls on the tape: neither the other digest nor the name makes the engine create a container, and the pinned digest makes it create one of that image; the image id of the container that the engine reports.",
 	Precedent:   "tidebreak#1188; drydock#961",
 	Tier:        conformance.Smoke, Timeout: 60 * time.Second,
-	Features: []conformance.Feature{conformance.FeatureProtocol, conformance.FeatureAdmission},
-	Needs:    []conformance.Part{conformance.PartEngine, conformance.PartTape, conformance.PartWire, conformance.PartWorkspacePath},
-	Oracles:  []conformance.Oracle{conformance.OracleTape, conformance.OracleEngine, conformance.OracleWire},
-	Kills:    []conformance.Kill{{Mutant: "m23", Reason: "other-image-started"}, {Mutant: "m45", Reason: "unpinned-image-created"}},
-	Run:      runIM01,
+	Exclusive: true, // the image's names are the whole engine's
+	Features:  []conformance.Feature{conformance.FeatureProtocol, conformance.FeatureAdmission},
+	Needs:     []conformance.Part{conformance.PartEngine, conformance.PartTape, conformance.PartWire, conformance.PartWorkspacePath},
+	Oracles:   []conformance.Oracle{conformance.OracleTape, conformance.OracleEngine, conformance.OracleWire},
+	Kills:     []conformance.Kill{{Mutant: "m23", Reason: "other-image-started"}, {Mutant: "m45", Reason: "unpinned-image-created"}},
+	Run:       runIM01,
 }
 
 func runIM01(ctx context.Context, t *conformance.T) error {
@@ -57,7 +58,11 @@ func runIM01(ctx context.Context, t *conformance.T) error {
 	if err != nil {
 		return err
 	}
-	plant, err := engine.Make(ctx, oracle.Plant{Image: pinned.ImageID, Argv: []string{"/plant"}})
+	parent, err := attack.Parent(t)
+	if err != nil {
+		return err
+	}
+	plant, err := engine.Make(ctx, oracle.Plant{Image: pinned.ImageID, Argv: []string{"/plant"}, CgroupParent: parent})
 	if err != nil {
 		return err
 	}

@@ -37,11 +37,12 @@ var PR01 = conformance.Case{
 	Oracle:      "pids.max and every sample of pids.current on the host; the bomb's heartbeat file from the reply on, or the end of container and cgroup; a neighbour's exec and the host's own fsync and fork, every 100 ms.",
 	Precedent:   "gvisor#2490, #169; daytona#5140; codex#38909",
 	Tier:        conformance.Full, Control: true, PerImage: true, Timeout: 60 * time.Second,
-	Features: []conformance.Feature{conformance.FeatureExec, conformance.FeatureFiles},
-	Needs:    []conformance.Part{conformance.PartCgroup, conformance.PartWorkspacePath, conformance.PartConcurrent},
-	Oracles:  []conformance.Oracle{conformance.OracleCgroup, conformance.OracleNeighbour, conformance.OracleHeartbeat},
-	Kills:    []conformance.Kill{{Mutant: "m06", Reason: "bomb-survived"}, {Mutant: "m30", Reason: "pids-unbounded"}},
-	Run:      runPR01,
+	Exclusive: true, // latencies of the host and of a neighbour are judged
+	Features:  []conformance.Feature{conformance.FeatureExec, conformance.FeatureFiles},
+	Needs:     []conformance.Part{conformance.PartCgroup, conformance.PartWorkspacePath, conformance.PartConcurrent},
+	Oracles:   []conformance.Oracle{conformance.OracleCgroup, conformance.OracleNeighbour, conformance.OracleHeartbeat},
+	Kills:     []conformance.Kill{{Mutant: "m06", Reason: "bomb-survived"}, {Mutant: "m30", Reason: "pids-unbounded"}},
+	Run:       runPR01,
 }
 
 func runPR01(ctx context.Context, t *conformance.T) error {

@@ -35,7 +35,7 @@ func rs01Tolerance() int64 {
 
 // RS01 takes more memory than the sandbox has.
 var RS01 = conformance.Case{
-	ID: "RS-01", Revision: 3, Title: "Memory hog",
+	ID: "RS-01", Revision: 4, Title: "Memory hog",
 	Requirement: "Memory beyond the limit ends this sandbox, or the processes in it, with a typed outcome; host and neighbours do not notice; nothing is left.",
 	Threat:      "One tenant makes the host's kernel kill somebody else.",
 	Attack:      "One process maps and touches three times the limit of 160 MiB; in a second sandbox twelve processes share it.",
@@ -43,11 +43,12 @@ var RS01 = conformance.Case{
 	Oracle:      "Limit and the kernel's peaks of memory, and of memory with swap, on the host; tasks that the kernel killed; the kind of end that the runtime names; a neighbour's exec and the host's fsync and fork; container and cgroup afterwards.",
 	Precedent:   "gvisor#2520, #2535, #10477, #10371",
 	Tier:        conformance.Smoke, Control: true, PerImage: true, Timeout: 75 * time.Second,
-	Features: []conformance.Feature{conformance.FeatureExec, conformance.FeatureFiles},
-	Needs:    []conformance.Part{conformance.PartCgroup, conformance.PartWorkspacePath, conformance.PartConcurrent},
-	Oracles:  []conformance.Oracle{conformance.OracleCgroup, conformance.OracleNeighbour},
-	Kills:    []conformance.Kill{{Mutant: "m32", Reason: "memory-unbounded"}},
-	Run:      runRS01,
+	Exclusive: true, // latencies of the host and of a neighbour are judged
+	Features:  []conformance.Feature{conformance.FeatureExec, conformance.FeatureFiles},
+	Needs:     []conformance.Part{conformance.PartCgroup, conformance.PartWorkspacePath, conformance.PartConcurrent},
+	Oracles:   []conformance.Oracle{conformance.OracleCgroup, conformance.OracleNeighbour},
+	Kills:     []conformance.Kill{{Mutant: "m32", Reason: "memory-unbounded"}},
+	Run:       runRS01,
 }
 
 func runRS01(ctx context.Context, t *conformance.T) error {

@@ -119,7 +119,7 @@ func (o observer) CgroupParent() (string, error) {
 	if o.cfg.Engine == nil {
 		return "", target.ErrUnavailable
 	}
-	return o.cfg.Engine.CgroupParent, nil
+	return o.cgroupParent(), nil
 }
 
 func (o observer) WorkerPid() (int, error) {

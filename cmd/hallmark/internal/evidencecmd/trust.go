@@ -27,8 +27,8 @@ func (c *commands) trust() *cobra.Command {
 func (c *commands) trustInit() *cobra.Command {
 	i := gate.InitConfig{}
 	var days int
-	var waivers []string
 	var mutationKeys []string
+	var waivers []string
 	cmd := &cobra.Command{
 		Use:   "init --dir DIR --identity ID",
 		Short: "Make root, evidence and gate keys and a first signed policy",
@@ -90,8 +90,8 @@ func (c *commands) trustInit() *cobra.Command {
 	f.StringVar(&i.Role, "role", evidence.RoleCI, "role of the evidence key: ci, release, implementer")
 	f.StringSliceVar(&i.Profiles, "profile", c.profiles, "profiles that the policy requires")
 	f.StringVar(&i.Mutation, "mutation-evidence", evidence.MutationRequired, "required or recorded")
-	f.StringArrayVar(&waivers, "waiver", nil, waiverUsage)
 	f.StringArrayVar(&mutationKeys, "mutation-key", nil, "public key that may sign mutation evidence besides the evidence key (repeatable)")
+	f.StringArrayVar(&waivers, "waiver", nil, waiverUsage)
 	f.IntVar(&days, "days", 90, "lifetime of policy and keys, at most 366")
 	c.catalogueFlag(cmd)
 	return cmd

@@ -205,8 +205,12 @@ func Engine(ctx context.Context, t *conformance.T) error {
 		return err
 	}
 	t.Cleanup(func(context.Context) error { return engine.Close() })
+	parent, err := attack.Parent(t)
+	if err != nil {
+		return err
+	}
 	label := t.Canary("label")
-	id, err := engine.Make(ctx, oracle.Plant{Image: t.Image(), Argv: []string{"/plant"}, Labels: map[string]string{"hallmark.plant": label}})
+	id, err := engine.Make(ctx, oracle.Plant{Image: t.Image(), Argv: []string{"/plant"}, Labels: map[string]string{"hallmark.plant": label}, CgroupParent: parent})
 	if err != nil {
 		return err
 	}
@@ -299,8 +303,12 @@ func Network(ctx context.Context, t *conformance.T) error {
 	}
 	t.Cleanup(func(context.Context) error { return trap.Close() })
 	argv := append(attack.Command("/plant", "network", "-token", trap.Token()), trap.Targets()...)
+	parent, err := attack.Parent(t)
+	if err != nil {
+		return err
+	}
 	id, err := engine.Make(ctx, oracle.Plant{
-		Image: t.Image(), Network: network, Runtime: "runc", Argv: append(argv, "udp://"+oracle.OutsideAddress+":53", "tcp://"+oracle.OutsideAddress+":443", "packet://"), Binary: filepath.Join(c.Workspace, conformance.TenantProgram),
+		Image: t.Image(), Network: network, CgroupParent: parent, Runtime: "runc", Argv: append(argv, "udp://"+oracle.OutsideAddress+":53", "tcp://"+oracle.OutsideAddress+":443", "packet://"), Binary: filepath.Join(c.Workspace, conformance.TenantProgram),
 	})
 	if err != nil {
 		return err

@@ -7,6 +7,7 @@ package attack
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"time"
@@ -93,6 +94,19 @@ func Container(ctx context.Context, t *conformance.T, sb target.Sandbox) (target
 		return target.Container{}, target.ErrUnavailable
 	}
 	return t.Target().Observer.Container(ctx, sb.ID())
+}
+
+// Parent is the cgroup parent of the target's containers, for what the suite plants on the engine
+// beside them: what lies there is known for this process's. "" leaves it to the engine.
+func Parent(t *conformance.T) (string, error) {
+	if t.Target().Observer == nil {
+		return "", nil
+	}
+	parent, err := t.Target().Observer.CgroupParent()
+	if errors.Is(err, target.ErrUnavailable) {
+		return "", nil
+	}
+	return parent, err
 }
 
 // Witness records a report as raw evidence.
