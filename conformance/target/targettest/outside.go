@@ -8,6 +8,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/hallmark-sandbox/hallmark/conformance/target"
@@ -62,7 +63,10 @@ func checkObserver(ctx context.Context, s *subject) error {
 				if _, err := os.Stat(filepath.Join(dir, "cgroup.procs")); err != nil {
 					f.add("cgroup of controller %q: %w", controller, err)
 				}
-				s.places = append(s.places, dir)
+				// In a hierarchy that the runtime leaves alone the process is where the engine is.
+				if parent, err := s.tg.Observer.CgroupParent(); err == nil && strings.Contains(dir, parent+"/") {
+					s.places = append(s.places, dir)
+				}
 			}
 		}
 	}
