@@ -73,7 +73,7 @@ func Run(ctx context.Context, o Options) (Outcome, error) {
 	if err := writeSynced(filepath.Join(p.Raw, planFile), b); err != nil {
 		return Outcome{}, err
 	}
-	show := newProgress(o.Progress, o.Live, len(cases))
+	show := newProgress(o.Progress, o.Live, o.Color, len(cases))
 	started := time.Now()
 	running, childErr := runChild(ctx, o.Executable, p, []*os.File{lock, work}, show)
 	show.close()
@@ -87,13 +87,17 @@ func Run(ctx context.Context, o Options) (Outcome, error) {
 		res.broken = "the driver left files in its work folder"
 		res.incomplete = append(res.incomplete, res.broken)
 	}
-	return res.conclude(o, p)
+	out, err := res.conclude(o, p)
+	if err == nil {
+		show.summary(out.Report)
+	}
+	return out, err
 }
 
 // prepare replaces what an earlier run left in Out, makes the run's folders and draws what is
 // random about it. The file is the lock on the work folder.
 func (o Options) prepare() (plan, *os.File, error) {
-	for _, name := range []string{"raw", "bundle", "report.json", "report.html", "junit.xml"} {
+	for _, name := range []string{"raw", "bundle", reportFile, htmlFile, junitFile} {
 		if err := os.RemoveAll(filepath.Join(o.Out, name)); err != nil {
 			return plan{}, nil, fmt.Errorf("clear output folder: %w", err)
 		}

@@ -20,7 +20,7 @@ import (
 
 // KE06 asks whose kernel answers.
 var KE06 = conformance.Case{
-	ID: "KE-06", Revision: 4, Title: "Runtime identity",
+	ID: "KE-06", Revision: 3, Title: "Runtime identity",
 	Requirement: "The kernel that a tenant talks to is not the host's, and the host-side process is the pinned sandbox binary.",
 	Threat:      "What is called a sandbox is a process on the host's kernel.",
 	Attack:      "uname, /proc/version, the boot id and the kernel log are read inside.",

@@ -18,6 +18,7 @@ import (
 	"github.com/hallmark-sandbox/hallmark/ci/lab"
 	"github.com/hallmark-sandbox/hallmark/conformance/target"
 	"github.com/hallmark-sandbox/hallmark/conformance/target/docker"
+	"github.com/hallmark-sandbox/hallmark/conformance/target/targettest"
 )
 
 // The container is what a careful `docker run` makes, by the engine's own word.
@@ -296,4 +297,24 @@ func TestTargetFilesAreChecked(t *testing.T) {
 	if left, err := os.ReadDir(b.runs); err != nil || len(left) > 0 {
 		t.Errorf("refused target files left %v, %v", left, err)
 	}
+}
+
+func TestContract(t *testing.T) {
+	eachRuntime(t, func(b *bench) {
+		program, err := tenant()
+		if err != nil {
+			t.Fatal(err)
+		}
+		dir := b.dir()
+		targettest.Run(t, func(t *testing.T) *target.Target {
+			tg, err := b.tryOpen(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return tg
+		}, targettest.Options{Tenant: program, Image: b.image, Dir: dir})
+		if err := os.Remove(dir); err != nil {
+			t.Errorf("the run's folder is not empty: %v", err)
+		}
+	})
 }

@@ -184,3 +184,33 @@ func TestDescriptorsDoNotGrow(t *testing.T) {
 		t.Errorf("%d descriptors more after 20 commands", grown)
 	}
 }
+
+// The kernel kills the sentry, and with it a command whose stream the engine then forgets: it is named
+// at once, not at the command's time-out.
+func TestASandboxThatIsKilledForMemoryIsNamed(t *testing.T) {
+	b := newBench(t, lab.RuntimeRunsc)
+	tg := b.open()
+	sb := b.sandbox(tg, target.Spec{MemoryBytes: 160 << 20})
+	program, err := tenant()
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := os.ReadFile(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := sb.Files().Write(t.Context(), "tenant", body); err != nil {
+		t.Fatal(err)
+	}
+	start := time.Now()
+	_, err = sb.Exec(t.Context(), target.Command{
+		Argv: []string{"./tenant", "--allow-outside-sandbox", "memory-hog", "-bytes", "503316480", "-procs", "12"}, Timeout: 40 * time.Second,
+	})
+	b.want("the exec", err, docker.CodeOOM, target.KindOOM)
+	if wall := time.Since(start); wall > 20*time.Second {
+		t.Errorf("it took %s", wall)
+	}
+	if _, err := tg.Observer.Container(t.Context(), sb.ID()); !errors.Is(err, target.ErrNoContainer) {
+		t.Errorf("the dead container: %v", err)
+	}
+}
