@@ -77,6 +77,13 @@ func (r *result) conclude(o Options, p plan) (Outcome, error) {
 	}
 	cat := o.Suite.Catalogue()
 	judged := evidence.Verdict(cat, rows, need)
+	faults := slices.Clone(r.incomplete)
+	if r.interrupted {
+		faults = append(faults, "the run was interrupted")
+	}
+	if r.broken != "" && !slices.Contains(faults, r.broken) {
+		faults = append(faults, r.broken)
+	}
 	if len(o.CaseIDs) > 0 {
 		r.incomplete = append(r.incomplete, "the run was narrowed to single cases")
 	}
@@ -89,7 +96,7 @@ func (r *result) conclude(o Options, p plan) (Outcome, error) {
 	if err != nil {
 		return Outcome{}, fmt.Errorf("make report: %w", err)
 	}
-	out := Outcome{RunID: p.RunID, Interrupted: r.interrupted, Report: report}
+	out := Outcome{RunID: p.RunID, Interrupted: r.interrupted, Report: report, Faults: faults}
 	switch {
 	case o.Evidence == nil:
 		out.Unsigned = "no evidence was asked for"

@@ -31,6 +31,7 @@ type Outcome struct {
 	RunID       string
 	Interrupted bool
 	Report      Report
+	Faults      []string // of the run as a whole, whatever its cases came to
 	// Bundle is the folder of the signed bundle, or "" when none was signed; Unsigned says why.
 	Bundle   string
 	Unsigned string
@@ -66,11 +67,7 @@ func Run(ctx context.Context, o Options) (Outcome, error) {
 	for _, c := range cases {
 		p.Cases = append(p.Cases, c.ID)
 	}
-	b, err := json.Marshal(p)
-	if err != nil {
-		return Outcome{}, fmt.Errorf("encode plan: %w", err)
-	}
-	if err := writeSynced(filepath.Join(p.Raw, planFile), b); err != nil {
+	if err := p.write(); err != nil {
 		return Outcome{}, err
 	}
 	show := newProgress(o.Progress, o.Live, o.Color, len(cases))
@@ -92,6 +89,15 @@ func Run(ctx context.Context, o Options) (Outcome, error) {
 		show.summary(out.Report)
 	}
 	return out, err
+}
+
+// write puts the plan where the processes of the run find it.
+func (p plan) write() error {
+	b, err := json.Marshal(p)
+	if err != nil {
+		return fmt.Errorf("encode plan: %w", err)
+	}
+	return writeSynced(filepath.Join(p.Raw, planFile), b)
 }
 
 // prepare replaces what an earlier run left in Out, makes the run's folders and draws what is

@@ -200,11 +200,10 @@ func Engine(ctx context.Context, t *conformance.T) error {
 	if err != nil {
 		return err
 	}
-	engine, err := oracle.OpenEngine(socket)
+	engine, err := oracle.OpenEngine(socket, t)
 	if err != nil {
 		return err
 	}
-	t.Cleanup(func(context.Context) error { return engine.Close() })
 	parent, err := attack.Parent(t)
 	if err != nil {
 		return err
@@ -214,7 +213,6 @@ func Engine(ctx context.Context, t *conformance.T) error {
 	if err != nil {
 		return err
 	}
-	t.Cleanup(func(ctx context.Context) error { return engine.Remove(ctx, id) })
 	ids, err := engine.Labelled(ctx, "hallmark.plant", label)
 	if err != nil {
 		return err
@@ -286,11 +284,10 @@ func Network(ctx context.Context, t *conformance.T) error {
 	if err != nil {
 		return err
 	}
-	engine, err := oracle.OpenEngine(socket)
+	engine, err := oracle.OpenEngine(socket, t)
 	if err != nil {
 		return err
 	}
-	t.Cleanup(func(context.Context) error { return engine.Close() })
 	sb := t.Sandbox(ctx, target.Spec{}) // its workspace holds the program that the container runs
 	t.Tenant(ctx, sb)
 	c, err := attack.Container(ctx, t, sb)
@@ -313,7 +310,6 @@ func Network(ctx context.Context, t *conformance.T) error {
 	if err != nil {
 		return err
 	}
-	t.Cleanup(func(ctx context.Context) error { return engine.Remove(ctx, id) })
 	out, code, err := engine.Output(ctx, id)
 	if err != nil {
 		return err
