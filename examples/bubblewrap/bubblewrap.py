@@ -262,18 +262,28 @@ class Sandboxes:
                 "timedOut": late.is_set(), "durationMs": int((time.monotonic() - start) * 1000), "cleanupProven": proven,
                 "truncatedStdout": out.dropped[0] > 0, "truncatedStderr": out.dropped[1] > 0, "droppedBytes": sum(out.dropped)}
 
+    @staticmethod
+    def settled(box):
+        """The pid of an init that has its own root already, or None: until then it is the host's."""
+        there = os.stat(box.root)
+        for _ in range(500):
+            for pid in list(box.inits):
+                with contextlib.suppress(OSError):
+                    if os.path.samestat(os.stat(f"/proc/{pid}/root/workspace"), there):
+                        return pid
+            time.sleep(0.01)
+        return None
+
     def foothold(self, r):
         """Root in the namespaces of a running command; where none runs, one is started for it."""
         box = self.box(r)
         if not box.inits:
             keeper = {"id": None, "sandbox": box.id, "argv": [enc(b"/usr/bin/sleep"), enc(b"60")], "cwd": "", "stdin": "", "timeoutMs": 60000, "maxOutputBytes": 1000}
             threading.Thread(target=self.exec, args=(keeper,), daemon=True).start()
-        for _ in range(200):
-            if box.inits:
-                break
-            time.sleep(0.01)
-        pid = next(iter(box.inits))
-        argv = ["nsenter", "--target", str(pid), "--user", "--preserve-credentials", "--mount", "--ipc", "--uts", "--net", "--pid", "--wd=/", "--", *map(dec, r["argv"])]
+        pid = self.settled(box)
+        if pid is None:
+            raise Refusal("BWRAP_NO_COMMAND", "busy", "no command came to stand within 5 s")
+        argv = ["nsenter", "--target", str(pid), "--user", "--preserve-credentials", "--mount", "--ipc", "--uts", "--net", "--pid", "--wdns=/", "--", *map(dec, r["argv"])]
         return self.run(box, argv, dec(r["stdin"]), 120, 4 << 20, request=r["id"], own_status=False)
 
     def cancel(self, request):

@@ -294,7 +294,8 @@ func hostFacts(c target.Container) (f facts, err error) {
 	}
 	f.hostNamespaces = slices.Sorted(maps.Keys(oracle.Namespaces([]int{1, os.Getpid()})))
 	f.sandboxNamespaces = slices.Sorted(maps.Keys(oracle.Namespaces(pids)))
-	if len(f.hostNamespaces) == 0 || len(f.sandboxNamespaces) == 0 {
+	// A runtime that starts a namespace for each command has no process while none runs.
+	if len(f.hostNamespaces) == 0 || len(f.sandboxNamespaces) == 0 && len(pids) > 0 {
 		return f, fmt.Errorf("%d namespaces of the host and %d of the sandbox's %d host processes can be read", len(f.hostNamespaces), len(f.sandboxNamespaces), len(pids))
 	}
 	if f.modules, err = oracle.Modules(); err != nil {

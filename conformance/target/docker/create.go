@@ -44,7 +44,8 @@ func (r runtime) Create(ctx context.Context, spec target.Spec) (_ target.Sandbox
 	if spec.WorkspaceID == "" {
 		spec.WorkspaceID = "ws-" + random()
 	}
-	s := &sandbox{driver: r.driver, id: random(), ws: spec.WorkspaceID, dir: r.workspace(spec.WorkspaceID)}
+	watch, stop := context.WithCancel(context.Background()) // of the container, not of this call
+	s := &sandbox{driver: r.driver, id: random(), ws: spec.WorkspaceID, dir: r.workspace(spec.WorkspaceID), over: make(chan struct{}), stopWait: stop}
 	r.mu.Lock()
 	r.live[s.id] = s // from here on the workspace is in use
 	r.mu.Unlock()
@@ -53,6 +54,7 @@ func (r runtime) Create(ctx context.Context, spec target.Spec) (_ target.Sandbox
 			return
 		}
 		// The reply of a create may be lost: what carries this sandbox's label is what it made.
+		stop()
 		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoBound)
 		defer cancel()
 		_, rerr := leftover.RemoveContainers(undo, r.engine, labelSandbox+"="+s.id)
@@ -79,6 +81,7 @@ func (r runtime) Create(ctx context.Context, spec target.Spec) (_ target.Sandbox
 		return nil, refusal(CodeEngineFailed, "", fmt.Errorf("the container does not run, or not with the image %s: %+v, image %s", spec.Image, in.State, in.Image))
 	}
 	s.pid = in.State.Pid
+	s.watch(watch)
 	return s, nil
 }
 

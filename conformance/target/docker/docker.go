@@ -228,7 +228,7 @@ func (d *driver) able(info system.Info) error {
 func (d *driver) target() *target.Target {
 	t := &target.Target{
 		Runtime: runtime{d}, Observer: observer{d}, Controller: controller{d}, Documents: d.documents, Close: d.close,
-		Parts: []string{"observer.engine", "observer.workspace-path", "observer.cgroup", "controller.foothold"},
+		Parts: []string{"observer.engine", "observer.workspace-path", "observer.cgroup", "controller.foothold", "runtime.concurrent"},
 	}
 	if d.cfg.Network != "" {
 		t.Parts = append(t.Parts, "observer.network")
@@ -255,6 +255,11 @@ func (d *driver) close() error {
 	}
 	left, err := d.record.Remove(ctx, d.engine, d.dir)
 	errs = append(errs, err)
+	d.mu.Lock()
+	for _, s := range d.live {
+		s.stopWait()
+	}
+	d.mu.Unlock()
 	for _, what := range left {
 		errs = append(errs, errors.New("left behind: "+what))
 	}

@@ -17,8 +17,14 @@ import (
 )
 
 // killGrace is how long the engine may take to close the stream of a killed exec: it waits 2 s for
-// whoever still holds the pipe.
-const killGrace = 4 * time.Second
+// whoever still holds the pipe. lastWords is how long it may take when the container has ended.
+const (
+	killGrace = 4 * time.Second
+	lastWords = 500 * time.Millisecond
+)
+
+// errOver ends the wait for an exec whose container has ended.
+var errOver = errors.New("the container has ended")
 
 // Exec is create, attach and inspect of an engine exec. It answers when the engine has closed the
 // stream; at the time-out, and when ctx ends, it kills the exec's host process and nothing else, and
@@ -60,7 +66,10 @@ func (s *sandbox) Exec(ctx context.Context, cmd target.Command) (target.Result, 
 		return target.Result{}, s.failed(ctx, err)
 	}
 	defer ex.Close()
-	res, err := ex.Wait(limited)
+	res, err := s.wait(limited, ex)
+	if errors.Is(err, errOver) {
+		return res, s.failed(ctx, refusal(CodeEngineFailed, "", err))
+	}
 	if err != nil && limited.Err() != nil {
 		after, cancel := context.WithTimeout(context.WithoutCancel(ctx), killGrace)
 		defer cancel()
@@ -74,7 +83,7 @@ func (s *sandbox) Exec(ctx context.Context, cmd target.Command) (target.Result, 
 			err = nil // the stream is still held: the answer is what came
 		}
 		if err == nil && kerr != nil {
-			return res, kerr
+			return res, s.failed(ctx, kerr)
 		}
 	}
 	if err != nil {
@@ -88,6 +97,21 @@ func (s *sandbox) Exec(ctx context.Context, cmd target.Command) (target.Result, 
 		}
 	}
 	return res, nil
+}
+
+// wait is [engineexec.Exec.Wait] that ends with the container too.
+func (s *sandbox) wait(ctx context.Context, ex *engineexec.Exec) (target.Result, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() {
+		select {
+		case <-ctx.Done():
+		case <-s.over:
+			rest(ctx, lastWords)
+			cancel(errOver)
+		}
+	}()
+	return ex.Wait(ctx)
 }
 
 // failed names err by what became of the sandbox, where that is what became of the command.

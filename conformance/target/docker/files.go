@@ -73,7 +73,8 @@ func descend(dir *os.Root, name string) (*os.Root, error) {
 	if !st.IsDir() {
 		return nil, refusal(CodePathUnsafe, target.KindPathUnsafe, fmt.Errorf("%.100q on the path is no folder", name))
 	}
-	return dir.OpenRoot(name)
+	next, err := dir.OpenRoot(name)
+	return next, escaped(err)
 }
 
 func (f files) Read(_ context.Context, name string) ([]byte, error) {

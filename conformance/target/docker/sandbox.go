@@ -24,6 +24,9 @@ type sandbox struct {
 	container string
 	pid       int // host pid of the container's process when it was started
 
+	over     chan struct{} // closed when the engine says that the container has ended, or says nothing more
+	stopWait context.CancelFunc
+
 	mu       sync.Mutex
 	end      error // *target.Error once the container is known to have ended; then it is removed
 	disposed bool
@@ -31,6 +34,19 @@ type sandbox struct {
 
 func (s *sandbox) ID() string          { return s.id }
 func (s *sandbox) WorkspaceID() string { return s.ws }
+
+// watch is `docker wait`: an exec's own stream may never end when its container does. Engine 20.10
+// loses the exec of a runsc sandbox that died under it.
+func (s *sandbox) watch(ctx context.Context) {
+	ended, failed := s.engine.ContainerWait(ctx, s.container, container.WaitConditionNotRunning)
+	go func() {
+		defer close(s.over)
+		select {
+		case <-ended:
+		case <-failed:
+		}
+	}()
+}
 
 // State asks the engine. An ended container is removed by this, as by a failed command.
 func (s *sandbox) State(ctx context.Context) (string, error) {
@@ -54,6 +70,8 @@ func (s *sandbox) Dispose(ctx context.Context) error {
 		return engineError(err)
 	}
 	s.disposed = true
+	s.stopWait()
+	<-s.over
 	s.forget(s)
 	return nil
 }
@@ -116,7 +134,7 @@ func (s *sandbox) endOf(ctx context.Context, st *container.State) error {
 	return refusal(CodeDied, target.KindDied, cause)
 }
 
-// diedNow is [sandbox.ended] for a moment at which the container's process is gone, or going: the
+// diedNow is [sandbox.ended] for a moment at which the container's process may be gone: then the
 // engine is given time to notice.
 func (s *sandbox) diedNow(ctx context.Context) error {
 	for deadline := time.Now().Add(settleBound); ; {

@@ -267,6 +267,10 @@ func (c *conn) watch() {
 	}
 	select {
 	case <-c.proc.done:
+		select { // what it said last is on its way
+		case <-c.proc.log.done:
+		case <-time.After(200 * time.Millisecond):
+		}
 		text := "the program has ended: " + c.proc.status
 		if last := c.proc.log.last(); last != "" {
 			text += "; its last words: " + last

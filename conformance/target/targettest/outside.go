@@ -62,7 +62,10 @@ func checkObserver(ctx context.Context, s *subject) error {
 				if _, err := os.Stat(filepath.Join(dir, "cgroup.procs")); err != nil {
 					f.add("cgroup of controller %q: %w", controller, err)
 				}
-				s.places = append(s.places, dir)
+				// Beside v1 controllers the unified tree may be the engine's own: the engine stays.
+				if controller != "" || len(c.Cgroups) == 1 {
+					s.places = append(s.places, dir)
+				}
 			}
 		}
 	}
