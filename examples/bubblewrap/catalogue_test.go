@@ -16,7 +16,7 @@ import (
 )
 
 func suite() conformance.Suite {
-	return conformance.Suite{Cases: cases.All(), Arming: cases.Arming(), Drivers: map[string]conformance.Open{"exec": execdriver.Open}}
+	return conformance.Suite{Cases: cases.All(), Arming: cases.Arming(), Probes: cases.Probes(), Drivers: map[string]conformance.Open{"exec": execdriver.Open}}
 }
 
 func TestMain(m *testing.M) {
@@ -48,7 +48,7 @@ func TestCatalogue(t *testing.T) {
 		t.Fatal(err)
 	}
 	o := conformance.Options{
-		Suite: suite(), Driver: "exec", Target: config, Workloads: []string{image}, Tier: conformance.Serial,
+		Suite: suite(), Driver: "exec", Target: config, Workloads: []string{image}, Tier: conformance.Serial, Profiles: []string{conformance.ProfileBaseline, conformance.ProfileQuota},
 		Out: filepath.Join(dir, "out"), Work: filepath.Join(dir, "work"), Tenant: tenant, Progress: os.Stderr,
 	}
 	out, err := conformance.Run(context.Background(), o)

@@ -40,13 +40,13 @@ var RS01 = conformance.Case{
 	Threat:      "One tenant makes the host's kernel kill somebody else.",
 	Attack:      "One process maps and touches three times the limit of 160 MiB; in a second sandbox twelve processes share it.",
 	Witness:     "The limit reached, as the memory controller says: refusals and kills while the attack ran, and a peak at the limit (at least 1 for each).",
-	Oracle:      "Limit and the kernel's peaks of memory, and of memory with swap, on the host; tasks that the kernel killed; the kind of end that the runtime names; a neighbour's exec and the host's fsync and fork; the engine's list and the cgroup afterwards.",
+	Oracle:      "Limit and the kernel's peaks of memory, and of memory with swap, on the host; tasks that the kernel killed; the kind of end that the runtime names; a neighbour's exec and the host's fsync and fork; container and cgroup afterwards.",
 	Precedent:   "gvisor#2520, #2535, #10477, #10371",
 	Tier:        conformance.Smoke, Control: true, PerImage: true, Timeout: 75 * time.Second,
 	Exclusive: true, // latencies of the host and of a neighbour are judged
 	Features:  []conformance.Feature{conformance.FeatureExec, conformance.FeatureFiles},
-	Needs:     []conformance.Part{conformance.PartCgroup, conformance.PartEngine, conformance.PartWorkspacePath, conformance.PartConcurrent},
-	Oracles:   []conformance.Oracle{conformance.OracleCgroup, conformance.OracleNeighbour, conformance.OracleEngine},
+	Needs:     []conformance.Part{conformance.PartCgroup, conformance.PartWorkspacePath, conformance.PartConcurrent},
+	Oracles:   []conformance.Oracle{conformance.OracleCgroup, conformance.OracleNeighbour},
 	Kills:     []conformance.Kill{{Mutant: "m32", Reason: "memory-unbounded"}},
 	Run:       runRS01,
 }
@@ -62,15 +62,6 @@ func runRS01(ctx context.Context, t *conformance.T) error {
 		return err
 	}
 	t.Cleanup(func(context.Context) error { return done() })
-	socket, err := t.Target().Observer.EngineSocket()
-	if err != nil {
-		return err
-	}
-	engine, err := oracle.OpenEngine(socket)
-	if err != nil {
-		return err
-	}
-	defer engine.Close()
 	quietHost, err := quietly(ctx, host)
 	if err != nil {
 		return err
@@ -145,8 +136,11 @@ func runRS01(ctx context.Context, t *conformance.T) error {
 			t.Fail("end-not-named", "the exec ended in %q of kind %q (%v) instead of kind %q", o.Code, o.Kind, o.Err, target.KindOOM)
 		case o.Kind == target.KindOOM:
 			clean, err := attack.Eventually(ctx, rs01Gone, func() (bool, error) {
-				_, found, err := engine.Inspect(ctx, c.ID)
-				return !found && !group.Exists(), err
+				_, err := attack.Container(ctx, t, sb)
+				if errors.Is(err, target.ErrNoContainer) {
+					return !group.Exists(), nil
+				}
+				return false, err
 			})
 			if err != nil {
 				return err

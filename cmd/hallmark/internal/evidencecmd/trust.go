@@ -27,8 +27,7 @@ func (c *commands) trust() *cobra.Command {
 func (c *commands) trustInit() *cobra.Command {
 	i := gate.InitConfig{}
 	var days int
-	var mutationKeys []string
-	var waivers []string
+	var mutationKeys, waivers []string
 	cmd := &cobra.Command{
 		Use:   "init --dir DIR --identity ID",
 		Short: "Make root, evidence and gate keys and a first signed policy",

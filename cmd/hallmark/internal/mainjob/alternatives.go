@@ -13,10 +13,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/hallmark-sandbox/hallmark/ci/build"
 	"github.com/hallmark-sandbox/hallmark/ci/lab"
 	"github.com/hallmark-sandbox/hallmark/cmd/hallmark/internal/exit"
 	"github.com/hallmark-sandbox/hallmark/cmd/hallmark/internal/runcmd"
 	"github.com/hallmark-sandbox/hallmark/conformance"
+	"github.com/hallmark-sandbox/hallmark/conformance/target/docker"
 	"github.com/hallmark-sandbox/hallmark/conformance/target/execdriver"
 	"github.com/hallmark-sandbox/hallmark/strictjson"
 )
@@ -35,6 +37,8 @@ func alternatives() []alternative {
 	return []alternative{
 		{"worker-runsc", "runsc.yaml", "the reference worker on gVisor's runsc of the pinned module", nil},
 		{"worker-runsc-deb", "worker-runsc-deb.yaml", "the reference worker on the distribution's runsc", nil},
+		{"docker-runc", "docker-runc.yaml", "a plain engine with runc, by the docker driver; no worker", dockerTarget},
+		{"docker-runsc", "docker-runsc.yaml", "a plain engine with gVisor's runsc of the pinned module, by the docker driver; no worker", dockerTarget},
 		{"bubblewrap", "bubblewrap.yaml", "examples/bubblewrap, by the exec driver", bubblewrapTarget},
 	}
 }
@@ -179,6 +183,26 @@ func (j *job) compareAlternatives(results []alternativeResult) error {
 		return &exit.Error{Status: exit.Incomplete, Sentence: "not measured here: " + strings.Join(missing, "; "), Remedy: "run it where the distribution has the package"}
 	}
 	return nil
+}
+
+// dockerTarget is the lab's engine without a worker.
+func dockerTarget(j *job, file runcmd.CohortFile) (runcmd.TargetFile, error) {
+	rt, ok := j.lab.Runtimes[file.Requirements.Runtime]
+	if !ok {
+		return runcmd.TargetFile{}, &lab.MissingError{What: j.lab.Missing[file.Requirements.Runtime], Remedy: "run it where the distribution has the package"}
+	}
+	hold, err := runcmd.Program(build.Tenant)
+	if err != nil {
+		return runcmd.TargetFile{}, err
+	}
+	c := docker.Config{
+		Socket: j.lab.Socket, Runtime: rt.Name, CgroupParent: j.lab.CgroupParent, NetworkNamespace: j.lab.NetNS, Network: j.lab.Network,
+		Hold: docker.Hold{Binary: hold, Argv: []string{"hold", "{seconds}"}},
+	}
+	if rt.Name != lab.RuntimeRunc { // which leaves no program of its own running
+		c.SandboxBinary = &docker.SandboxBinary{Path: rt.Path, Digest: rt.Digest}
+	}
+	return describe("docker", c, j.workloads)
 }
 
 // bubblewrapTarget is the worked example of the exec driver.

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"github.com/hallmark-sandbox/hallmark/cmd/hallmark/internal/runcmd"
 	"github.com/hallmark-sandbox/hallmark/conformance"
 )
 
@@ -82,6 +83,39 @@ func markdownTable(cases []conformance.Case, results []alternativeResult) string
 	for _, r := range results {
 		b.WriteString(" " + r.verdict() + " |")
 	}
-	b.WriteString("\n")
+	b.WriteString("\n\n| Alternative | Case | Observed instead of a pass | Meaning |\n|---|---|---|---|\n")
+	for _, r := range results {
+		for _, row := range r.explained(cases) {
+			fmt.Fprintf(&b, "| %s | %s | %s `%s` | %s |\n", r.name, strings.Join(row.Cases, ", "), row.Status, row.Reason, strings.ReplaceAll(row.Why, "|", `\|`))
+		}
+	}
 	return b.String()
+}
+
+// explained are the results that are no pass, in the words of the cohort file where it expected
+// them; what it did not expect nobody has explained yet.
+func (r alternativeResult) explained(cases []conformance.Case) []runcmd.Expected {
+	var out []runcmd.Expected
+	seen := map[string]bool{}
+	for _, e := range r.file.Expected {
+		row := runcmd.Expected{Status: e.Status, Reason: e.Reason, Why: e.Why}
+		for _, id := range e.Cases {
+			if status, reason := r.cell(id); status == e.Status && reason == e.Reason {
+				row.Cases, seen[id] = append(row.Cases, id), true
+			}
+		}
+		if len(row.Cases) > 0 {
+			out = append(out, row)
+		}
+	}
+	for _, c := range cases {
+		status, reason := r.cell(c.ID)
+		if !seen[c.ID] && status != string(conformance.Pass) && status != notMeasured {
+			out = append(out, runcmd.Expected{Cases: []string{c.ID}, Status: status, Reason: reason, Why: "Not expected, and not explained."})
+		}
+	}
+	if r.missing != "" {
+		out = append(out, runcmd.Expected{Cases: []string{"all"}, Status: notMeasured, Reason: "not-here", Why: r.missing})
+	}
+	return out
 }
