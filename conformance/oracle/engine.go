@@ -181,9 +181,21 @@ func (e *Engine) ImageNames(ctx context.Context, id string) ([]string, error) {
 	return in.RepoTags, nil
 }
 
-// Commit makes a new image from a container, with one label more, and returns its id.
+// PlantParent is a label of images that the suite makes: the cgroup parent of the plant that they
+// were made from, which says whose they are.
+const PlantParent = "hallmark.plant.parent"
+
+// Commit makes a new image from a plant, with labels that it lacks, and returns its id.
 func (e *Engine) Commit(ctx context.Context, id, label string) (string, error) {
-	r, err := e.c.ContainerCommit(ctx, id, container.CommitOptions{Config: &container.Config{Labels: map[string]string{"hallmark.plant": label}, Cmd: []string{"/plant"}}})
+	in, err := e.c.ContainerInspect(ctx, id)
+	if err != nil {
+		return "", fmt.Errorf("commit plant: %w", err)
+	}
+	labels := map[string]string{"hallmark.plant": label}
+	if in.HostConfig != nil && in.HostConfig.CgroupParent != "" {
+		labels[PlantParent] = in.HostConfig.CgroupParent
+	}
+	r, err := e.c.ContainerCommit(ctx, id, container.CommitOptions{Config: &container.Config{Labels: labels, Cmd: []string{"/plant"}}})
 	if err != nil {
 		return "", fmt.Errorf("commit plant: %w", err)
 	}
