@@ -78,7 +78,7 @@ func TestTablesSayEveryCellAndEveryDifference(t *testing.T) {
 	for format, want := range map[string][]string{
 		"table": {"CASE     AS-EXPECTED     SURPRISE        ABSENT", "AA-01    pass            error new       not measured", "AA-02    fail known      pass            not measured", "untrue   none            exec            not measured", "verdict  non-conformant  non-conformant  not measured"},
 		"md": {"| Case | Title | as-expected | surprise | absent |", "| AA-01 | One | pass | error `new` | not measured |", `| AA-02 | Two \| more | fail ` + "`known` | pass | not measured |",
-			"| | claims that are not true | none | exec | not measured |", "| | verdict | non-conformant | non-conformant | not measured |", "| as-expected | AA-02 | fail `known` | It is known. |", "| surprise | AA-01 | error `new` | Not expected, and not explained. |", "| absent | all | not measured `not-here` | no package |"},
+			"|  | claims that are not true | none | exec | not measured |", "|  | verdict | non-conformant | non-conformant | not measured |", "| as-expected | AA-02 | fail `known` | It is known. |", "| surprise | AA-01 | error `new` | Not expected, and not explained. |", "| absent | all | not measured `not-here` | no package |"},
 	} {
 		text := tables()[format](list, got)
 		for _, line := range want {

@@ -94,11 +94,11 @@ func markdownTable(cases []conformance.Case, results []alternativeResult) string
 		}
 		b.WriteString("\n")
 	}
-	b.WriteString("| | claims that are not true |")
+	b.WriteString("|  | claims that are not true |")
 	for _, r := range results {
 		b.WriteString(" " + r.claims() + " |")
 	}
-	b.WriteString("\n| | verdict |")
+	b.WriteString("\n|  | verdict |")
 	for _, r := range results {
 		b.WriteString(" " + r.verdict() + " |")
 	}
