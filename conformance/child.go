@@ -5,6 +5,7 @@ package conformance
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -109,6 +110,10 @@ func runProcess(s Suite, p plan) error {
 	if err != nil {
 		return err
 	}
+	removeTemp, err := takeTemp()
+	if err != nil {
+		return err
+	}
 	c := &child{suite: s, plan: p, peers: company, events: os.NewFile(fdEvents, "events")}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -116,7 +121,7 @@ func runProcess(s Suite, p plan) error {
 	c.interrupted = func() bool { return ctx.Err() != nil }
 	go watchLife(os.NewFile(fdLife, "life"), c.interrupted)
 	if err := c.register(); err != nil {
-		return err
+		return errors.Join(err, removeTemp())
 	}
 	sc.RandomSeed, sc.RandomizeAllSpecs, sc.Timeout = p.Seed, true, 0 // the cases have time-outs of their own
 	sc.OutputInterceptorMode = "none"                                 // the output is a file already
@@ -126,7 +131,7 @@ func runProcess(s Suite, p plan) error {
 	rc.NoColor = true
 	ginkgo.RunSpecs(stdT{}, "hallmark "+p.RunID, sc, rc)
 	c.leave()
-	return c.outcome()
+	return errors.Join(c.outcome(), removeTemp())
 }
 
 // watchLife turns the end of the life line into one interrupt, if there was none. Ginkgo skips its

@@ -57,6 +57,9 @@ func Run(ctx context.Context, o Options) (Outcome, error) {
 		return Outcome{}, err
 	}
 	defer lock.Close()
+	if err := sweepTemp(); err != nil {
+		return Outcome{}, fmt.Errorf("sweep what a killed run left: %w", err)
+	}
 	p, work, err := o.prepare()
 	if err != nil {
 		return Outcome{}, err
@@ -74,6 +77,9 @@ func Run(ctx context.Context, o Options) (Outcome, error) {
 	started := time.Now()
 	running, childErr := runChild(ctx, o.Executable, p, []*os.File{lock, work}, show)
 	show.close()
+	if err := sweepTemp(); err != nil { // of a process that has died
+		childErr = errors.Join(childErr, err)
+	}
 	res, err := collect(o, p, running, childErr)
 	if err != nil {
 		return Outcome{}, fmt.Errorf("collect records: %w", err)

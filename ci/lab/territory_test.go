@@ -134,3 +134,16 @@ func TestKillSparesAReusedPid(t *testing.T) {
 		t.Error("the right process was not killed")
 	}
 }
+
+func TestOwnersOfProbes(t *testing.T) {
+	own, err := probeOwner()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, start, _ := strings.Cut(own, "-")
+	for owner, lives := range map[string]bool{own: true, pid + "-1": false, "999999999-" + start: false, "somebody": true, "1-x": true, "": true} {
+		if got := probeOwnerLives(owner); got != lives {
+			t.Errorf("%q lives: %v", owner, got)
+		}
+	}
+}

@@ -106,7 +106,7 @@ func (e *Engine) ImageNames(ctx context.Context, id string) ([]string, error) {
 	return in.RepoTags, nil
 }
 
-// Commit makes a new image from a container, with one label more, and returns its id. label is random:
+// Commit makes a new image from a container, with labels of its own, and returns its id. label is random:
 // by it the image is found when the engine's answer is lost.
 func (e *Engine) Commit(ctx context.Context, id, label string) (string, error) {
 	err := e.owner.Own("image of "+id, func(ctx context.Context) error {
@@ -123,15 +123,27 @@ func (e *Engine) Commit(ctx context.Context, id, label string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("commit plant: %w", err)
 	}
-	r, err := e.c.ContainerCommit(ctx, id, container.CommitOptions{Config: &container.Config{Labels: map[string]string{plantLabel: label}, Cmd: []string{"/plant"}}})
+	in, err := e.c.ContainerInspect(ctx, id)
+	if err != nil {
+		return "", fmt.Errorf("commit plant: %w", err)
+	}
+	labels := map[string]string{plantLabel: label}
+	if in.HostConfig != nil && in.HostConfig.CgroupParent != "" {
+		labels[PlantParent] = in.HostConfig.CgroupParent
+	}
+	r, err := e.c.ContainerCommit(ctx, id, container.CommitOptions{Config: &container.Config{Labels: labels, Cmd: []string{"/plant"}}})
 	if err != nil {
 		return "", fmt.Errorf("commit plant: %w", err)
 	}
 	return r.ID, nil
 }
 
-// plantLabel is on what the suite makes in the engine's image store.
-const plantLabel = "hallmark.plant"
+// Labels of what the suite makes in the engine's image store: plantLabel finds it again, and
+// PlantParent, the cgroup parent of the plant that an image was made from, says whose it is.
+const (
+	plantLabel  = "hallmark.plant"
+	PlantParent = "hallmark.plant.parent"
+)
 
 // Tag points name at an image, as `docker tag` does: a former holder of the name loses it, and gets it
 // back afterwards. A name that nobody had is taken away again.

@@ -65,7 +65,8 @@ func ignoringGone(err error) error {
 }
 
 // RemoveDeadRuns removes the work folders below parent of runs that have ended without: those
-// with a lock file of this user's that nobody holds. Drivers sweep what is in them before.
+// with a lock file of this user's that nobody holds. Drivers sweep what is in them before; what is
+// another driver's stays for that one.
 func RemoveDeadRuns(parent string) error {
 	locks, err := filepath.Glob(filepath.Join(parent, "*", RunLock))
 	if err != nil {
@@ -78,7 +79,9 @@ func RemoveDeadRuns(parent string) error {
 			continue // removed in between
 		}
 		if st, err := f.Stat(); err == nil && Own(st) && unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
-			errs = append(errs, RemoveRun(filepath.Dir(path)))
+			if err := RemoveRun(filepath.Dir(path)); !errors.Is(err, unix.ENOTEMPTY) {
+				errs = append(errs, err)
+			}
 		}
 		f.Close()
 	}

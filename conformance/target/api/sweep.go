@@ -16,11 +16,15 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/api/types/filters"
+	"github.com/docker/docker/api/types/image"
 	docker "github.com/docker/docker/client"
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
+	"github.com/hallmark-sandbox/hallmark/conformance/oracle"
 	"github.com/hallmark-sandbox/hallmark/conformance/target"
+	"github.com/hallmark-sandbox/hallmark/conformance/target/internal/cgroup"
 )
 
 // immutableFlag is FS_IMMUTABLE_FL of linux/fs.h.
@@ -180,20 +184,21 @@ func (o ownership) sweep(ctx context.Context, dir string) error {
 	return os.Remove(dir)
 }
 
-// remove deletes containers, mounts, loop devices, cgroups and files of the worker, and says which
-// of them but files were there. The folder itself stays, empty.
+// remove deletes containers, images, mounts, loop devices, cgroups and files of the worker and its
+// process, and says which of the first four were there. The folder itself stays, empty.
 func (l *launched) remove(ctx context.Context, engine *docker.Client) (left []string, err error) {
 	var errs []error
 	if engine != nil && l.id != "" {
 		found, err := removeContainers(ctx, engine, l.id, l.cgroup)
+		left, errs = append(left, found...), append(errs, err)
+		found, err = removeImages(ctx, engine, l.cgroup)
 		left, errs = append(left, found...), append(errs, err)
 	}
 	found, err := unmountBelow(l.dir)
 	left, errs = append(left, found...), append(errs, err)
 	found, err = detachLoops(ctx, l.dir)
 	left, errs = append(left, found...), append(errs, err)
-	found, err = removeCgroups(ctx, l.cgroup)
-	left, errs = append(left, found...), append(errs, err)
+	errs = append(errs, removeCgroup(ctx, l.cgroup))
 	errs = append(errs, clearFolder(l.dir))
 	if strings.HasPrefix(filepath.Base(l.sockets), socketFolder) {
 		errs = append(errs, os.RemoveAll(l.sockets))
@@ -201,9 +206,25 @@ func (l *launched) remove(ctx context.Context, engine *docker.Client) (left []st
 	return left, errors.Join(errs...)
 }
 
+// cgroupBound is how long the last cgroup may take to empty.
+const cgroupBound = 10 * time.Second
+
+// removeCgroup removes a worker's own cgroup parent. A path of less than two names is nobody's own.
+func removeCgroup(ctx context.Context, parent string) error {
+	if parent == "" {
+		return nil
+	}
+	if !filepath.IsAbs(parent) || filepath.Clean(parent) != parent || strings.Count(parent, "/") < 2 {
+		return fmt.Errorf("%q is no cgroup parent of a worker's own", parent)
+	}
+	ctx, cancel := context.WithTimeout(ctx, cgroupBound)
+	defer cancel()
+	return cgroup.Remove(ctx, parent)
+}
+
 // removeContainers removes what carries this worker's random id, and what a case of its process
 // has planted: containers below its random cgroup parent.
-func removeContainers(ctx context.Context, cli *docker.Client, id, cgroup string) (left []string, err error) {
+func removeContainers(ctx context.Context, cli *docker.Client, id, parent string) (left []string, err error) {
 	rows, err := cli.ContainerList(ctx, container.ListOptions{All: true})
 	if err != nil {
 		return nil, fmt.Errorf("list the worker's containers: %w", err)
@@ -211,7 +232,7 @@ func removeContainers(ctx context.Context, cli *docker.Client, id, cgroup string
 	var errs []error
 	for _, c := range rows {
 		if c.Labels["hallmark.worker"] != id {
-			if cgroup == "" {
+			if parent == "" {
 				continue
 			}
 			in, err := cli.ContainerInspect(ctx, c.ID)
@@ -222,12 +243,32 @@ func removeContainers(ctx context.Context, cli *docker.Client, id, cgroup string
 				errs = append(errs, fmt.Errorf("inspect a container: %w", err))
 				continue
 			}
-			if in.HostConfig == nil || in.HostConfig.CgroupParent != cgroup {
+			if in.HostConfig == nil || in.HostConfig.CgroupParent != parent {
 				continue
 			}
 		}
 		left = append(left, "container "+c.ID[:min(12, len(c.ID))])
 		if err := cli.ContainerRemove(ctx, c.ID, container.RemoveOptions{Force: true}); !errdefs.IsNotFound(err) {
+			errs = append(errs, err)
+		}
+	}
+	return left, errors.Join(errs...)
+}
+
+// removeImages removes what a case has made from a container below the process's cgroup parent,
+// under whatever names.
+func removeImages(ctx context.Context, cli *docker.Client, parent string) (left []string, err error) {
+	if parent == "" {
+		return nil, nil
+	}
+	rows, err := cli.ImageList(ctx, image.ListOptions{All: true, Filters: filters.NewArgs(filters.Arg("label", oracle.PlantParent+"="+parent))})
+	if err != nil {
+		return nil, fmt.Errorf("list planted images: %w", err)
+	}
+	var errs []error
+	for _, m := range rows {
+		left = append(left, "image "+m.ID)
+		if _, err := cli.ImageRemove(ctx, m.ID, image.RemoveOptions{Force: true}); !errdefs.IsNotFound(err) {
 			errs = append(errs, err)
 		}
 	}

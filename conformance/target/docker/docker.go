@@ -141,7 +141,7 @@ const (
 )
 
 // Open reads config (strict JSON of [Config]) and returns the target. dir is an empty or absent
-// folder; killed runs are swept from its siblings first.
+// folder; the folders of other runs lie beside that which it lies in, and killed ones are swept first.
 func Open(ctx context.Context, config json.RawMessage, dir string) (_ *target.Target, err error) {
 	var cfg Config
 	if err := strictjson.Unmarshal(config, &cfg, strictjson.Default); err != nil {
@@ -153,7 +153,7 @@ func Open(ctx context.Context, config json.RawMessage, dir string) (_ *target.Ta
 	if dir, err = filepath.Abs(dir); err != nil {
 		return nil, fmt.Errorf("work folder: %w", err)
 	}
-	if err := leftover.Sweep(ctx, filepath.Dir(dir)); err != nil {
+	if err := leftover.Sweep(ctx, filepath.Dir(filepath.Dir(dir))); err != nil {
 		return nil, fmt.Errorf("sweep what a killed run left: %w", err)
 	}
 	d := &driver{cfg: cfg, id: random(), dir: dir, live: map[string]*sandbox{}}

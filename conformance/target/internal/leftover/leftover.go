@@ -22,6 +22,7 @@ import (
 	"github.com/docker/docker/api/types/filters"
 	docker "github.com/docker/docker/client"
 
+	"github.com/hallmark-sandbox/hallmark/conformance/target"
 	"github.com/hallmark-sandbox/hallmark/conformance/target/internal/cgroup"
 )
 
@@ -135,36 +136,40 @@ func clear(dir string) error {
 	return errors.Join(errs...)
 }
 
-// Sweep removes what killed runs left in the folders below parent: those with a record whose owner
-// has died. Folders without a record, and those of the living, are not touched.
+// Sweep removes what killed runs left in the folders below parent, and in those of their processes
+// below them: those with a record whose owner has died. Folders without a record, and those of the
+// living, are not touched.
 func Sweep(ctx context.Context, parent string) error {
-	entries, err := os.ReadDir(parent)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("sweep: %w", err)
+	var dirs []string
+	for _, pattern := range []string{"*", filepath.Join("*", "*")} {
+		found, err := filepath.Glob(filepath.Join(parent, pattern, File))
+		if err != nil {
+			return fmt.Errorf("sweep: %w", err)
+		}
+		for _, f := range found {
+			dirs = append(dirs, filepath.Dir(f))
+		}
 	}
 	var errs []error
-	for _, e := range entries {
-		dir := filepath.Join(parent, e.Name())
+	for _, dir := range dirs {
+		name := filepath.Base(dir)
 		b, err := os.ReadFile(filepath.Join(dir, File))
 		if err != nil {
 			continue
 		}
 		var r Record
 		if err := json.Unmarshal(b, &r); err != nil {
-			errs = append(errs, fmt.Errorf("sweep %s: read owner record: %w", e.Name(), err))
+			errs = append(errs, fmt.Errorf("sweep %s: read owner record: %w", name, err))
 			continue
 		}
 		if r.Owner.Alive() {
 			continue
 		}
 		if err := r.sweep(ctx, dir); err != nil {
-			errs = append(errs, fmt.Errorf("sweep %s: %w", e.Name(), err))
+			errs = append(errs, fmt.Errorf("sweep %s: %w", name, err))
 		}
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, target.RemoveDeadRuns(parent))...)
 }
 
 func (r Record) sweep(ctx context.Context, dir string) error {
