@@ -46,8 +46,12 @@ func (p *progress) summary(r Report) {
 	}
 	table.Flush()
 	told := 0
+	var never []string
 	for _, c := range r.Cases {
-		if c.Status == Pass || c.Status == NotApplicable || !ran(c) {
+		if c.Reason == "run-ended" {
+			never = append(never, c.ID)
+		}
+		if c.Status == Pass || c.Status == NotApplicable || !ran(c) || c.Reason == "run-ended" {
 			continue
 		}
 		if told++; told > maxRepeated {
@@ -64,6 +68,9 @@ func (p *progress) summary(r Report) {
 	}
 	if told > maxRepeated {
 		fmt.Fprintf(&b, "\nand %d more, see %s\n", told-maxRepeated, htmlFile)
+	}
+	if len(never) > 0 {
+		fmt.Fprintf(&b, "\nthe run ended before %s\n", strings.TrimSpace(wrap(strings.Join(never, ", "), width-21, "    ")))
 	}
 	b.WriteString("\n")
 	io.WriteString(p.w, b.String())

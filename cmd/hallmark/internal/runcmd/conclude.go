@@ -12,6 +12,9 @@ import (
 	"github.com/hallmark-sandbox/hallmark/evidence"
 )
 
+// maxDifferences bounds how many differences from the cohort file the last lines list.
+const maxDifferences = 12
+
 // Conclude prints the last lines of a run and returns its exit status as an error.
 func Conclude(w io.Writer, out string, res Result) error {
 	r := res.Report
@@ -19,7 +22,14 @@ func Conclude(w io.Writer, out string, res Result) error {
 	if seen := unclaimed(r.Features); seen != "" {
 		lines = append(lines, [2]string{"unclaimed", seen})
 	}
-	for _, d := range res.Differences {
+	for i, d := range res.Differences {
+		if res.Interrupted { // all that did not run differs
+			break
+		}
+		if i == maxDifferences {
+			lines = append(lines, [2]string{"differs", fmt.Sprintf("and %d more, see the reports", len(res.Differences)-i)})
+			break
+		}
 		lines = append(lines, [2]string{"differs", d})
 	}
 	if res.Bundle != "" {
