@@ -32,10 +32,8 @@ func (p *progress) summary(r Report) {
 	b.WriteString("\n")
 	table := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	ran := func(c ReportCase) bool { return c.Reason != "not-selected" }
-	for _, f := range r.Families {
-		if !slices.ContainsFunc(r.Cases, func(c ReportCase) bool { return family(c.ID) == f.Prefix && ran(c) }) {
-			continue
-		}
+	// Cases of other tiers, or that the run was narrowed away from, are no news here.
+	for _, f := range families(slices.DeleteFunc(slices.Clone(r.Cases), func(c ReportCase) bool { return !ran(c) }), nil) {
 		var words []string
 		for _, s := range inOrder(f.Counts) {
 			if s.n > 0 {
