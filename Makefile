@@ -1,20 +1,23 @@
 # Logic lives in Go; each target is one line of real commands. `make` alone builds.
-.PHONY: build test conformance control mutants doctor lint clean
+.PHONY: build test conformance control mutants alternatives doctor lint clean
 TIER ?= full
+GO = $(or $(shell go version 2>&1 | grep -qE 'version go(1\.(2[6-9]|[3-9][0-9])|[2-9])' && echo go),$(error Go 1.26 or newer is not on PATH. Get it from https://go.dev/dl, or let sudo keep yours: sudo env "PATH=$$PATH" make $@))
 
 build:
-	go run ./ci/build/run
+	$(GO) run ./ci/build/run
 test:
-	go run ./ci/build/run -need-root && go run ./ci/check
+	$(GO) run ./ci/build/run -need-root && $(GO) run ./ci/check
 conformance:
-	go run ./ci/build/run -need-root && bin/hallmark conformance --tier $(TIER)
+	$(GO) run ./ci/build/run -need-root && bin/hallmark conformance --tier $(TIER)
 control:
-	go run ./ci/build/run -need-root && bin/hallmark control
+	$(GO) run ./ci/build/run -need-root && bin/hallmark control
 mutants:
-	go run ./ci/build/run -need-root && bin/hallmark mutants
+	$(GO) run ./ci/build/run -need-root && bin/hallmark mutants
+alternatives:
+	$(GO) run ./ci/build/run -need-root && bin/hallmark alternatives
 doctor:
-	go run ./ci/build/run && bin/hallmark doctor
+	$(GO) run ./ci/build/run && bin/hallmark doctor
 lint:
-	go vet ./... && test -z "$$(gofmt -l .)"
+	$(GO) vet ./... && test -z "$$(gofmt -l .)"
 clean:
 	rm -rf bin out .cache

@@ -97,7 +97,7 @@ func (r *result) sign(o Options, p plan, rows []evidence.CaseRow, judged evidenc
 	seal := r.run.seal.Seal
 	from, _ := r.run.arming.StartedAt.Time()
 	st := evidence.Statement{Predicate: evidence.Predicate{
-		Target: r.run.arming.Target, Profiles: []string{FirstLight}, Waivers: []evidence.Waiver{}, Issuer: e.Issuer, Suite: suite,
+		Target: r.run.arming.Target, Profiles: o.profiles(), Waivers: []evidence.Waiver{}, Issuer: e.Issuer, Suite: suite,
 		Cohort: e.Cohort, Images: slices.Clone(e.Images), WorkerConfig: evidence.WorkerConfig{Digest: evidence.Digest(config)},
 		LaunchProfile: evidence.LaunchProfile{Digest: evidence.Digest(profile), Document: string(profile)},
 		Run: evidence.Run{ID: p.RunID, StartedAt: r.run.arming.StartedAt, FinishedAt: seal.FinishedAt, Sequence: sequence,
@@ -164,7 +164,7 @@ func (r *result) runSources() ([]source, error) {
 		switch {
 		case d.Name() == launchProfileDocument:
 			s.role, s.media = evidence.ArtifactInspect, mediaJSON
-		case strings.HasPrefix(d.Name(), "tape"):
+		case strings.HasPrefix(otherProcess.ReplaceAllString(d.Name(), ""), "tape"):
 			s.role, s.media = evidence.ArtifactTape, mediaLines
 		case strings.HasSuffix(d.Name(), ".log"):
 			s.role = evidence.ArtifactLog
@@ -200,6 +200,9 @@ func (r *result) artifacts() ([]evidence.Blob, error) {
 	}
 	return out, nil
 }
+
+// otherProcess begins the names of the documents that belong to another process than the first.
+var otherProcess = regexp.MustCompile(`^p[0-9]+-`)
 
 var notPlain = regexp.MustCompile(`[^a-z0-9_]+`)
 

@@ -62,6 +62,7 @@ const (
 	PartFoothold      Part = "controller.foothold"
 	PartRestart       Part = "controller.restart"
 	PartWire          Part = "runtime.wire"
+	PartConcurrent    Part = "runtime.concurrent" // two operations can be under way at once
 )
 
 // Oracle names a way of observing from outside. Each is armed once per run, before the first

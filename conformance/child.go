@@ -5,13 +5,14 @@ package conformance
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/signal"
 	"path/filepath"
-	"slices"
-	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -28,14 +29,19 @@ const childEnv = "HALLMARK_SUITE_PLAN"
 // plan is all that a child knows of its run beyond the compiled-in suite.
 type plan struct {
 	RunID     string          `json:"runId"`
-	Raw       string          `json:"raw"`  // folder for records and artifacts
-	Work      string          `json:"work"` // folder for the driver's state
+	Raw       string          `json:"raw"`    // folder for records and artifacts
+	Shared    string          `json:"shared"` // folder where the processes meet
+	Work      string          `json:"work"`   // folder for the drivers' state, one below for each process
+	Dir       string          `json:"dir"`    // working directory, which Ginkgo would change
+	Path      string          `json:"path"`   // $PATH, which the launcher empties
 	Driver    string          `json:"driver"`
 	Config    json.RawMessage `json:"config"`
 	Cases     []string        `json:"cases"`
 	Workloads []string        `json:"workloads"`
 	Tenant    string          `json:"tenant"`
 	Seed      int64           `json:"seed"`
+	Procs     int             `json:"procs"`
+	Arguments []string        `json:"arguments"` // of the suite processes, beside Ginkgo's own
 	CohortID  string          `json:"cohortId"`
 	Catalogue string          `json:"catalogueDigest"`
 }
@@ -43,89 +49,124 @@ type plan struct {
 // IsChild reports whether this process was started by [Run] to execute cases.
 func IsChild() bool { return os.Getenv(childEnv) != "" }
 
-// ChildMain executes the cases of the plan and ends the process: 0 when a seal was written, 2
-// when not. A program that calls [Run] calls it before anything else when [IsChild].
+// ChildMain executes the cases of the plan, or starts the processes that do, and ends the
+// process: 0 when the run went to its end, 2 when not. A program that calls [Run] calls it before
+// anything else when [IsChild].
 func ChildMain(s Suite) {
+	if err := childMain(s); err != nil {
+		fmt.Fprintf(os.Stderr, "error: %v\n", err)
+		os.Exit(2)
+	}
+	os.Exit(0)
+}
+
+func childMain(s Suite) error {
 	path := os.Getenv(childEnv)
-	os.Unsetenv(childEnv) // children of the child are not children of the suite
-	testing.Init()        // Ginkgo reads the testing package's flags
 	var p plan
 	b, err := os.ReadFile(path)
 	if err == nil {
 		err = json.Unmarshal(b, &p)
 	}
 	if err != nil {
-		fmt.Fprintf(os.Stderr, "error: read the plan: %v\n", err)
-		os.Exit(2)
+		return fmt.Errorf("read the plan: %w", err)
 	}
-	c := &child{suite: s, plan: p, events: json.NewEncoder(os.NewFile(3, "events"))}
+	if p.Procs > 1 && os.Getenv(launchedEnv) == "" {
+		return launch(p)
+	}
+	// What a suite process starts is none of the suite's, and holds none of its descriptors.
+	os.Unsetenv(childEnv)
+	os.Unsetenv(launchedEnv)
+	for fd := fdEvents; fd <= fdLog; fd++ {
+		syscall.CloseOnExec(fd)
+	}
+	if err := os.Setenv("PATH", p.Path); err != nil {
+		return err
+	}
+	if err := os.Chdir(p.Dir); err != nil {
+		return fmt.Errorf("working directory: %w", err)
+	}
+	if p.Procs > 1 {
+		// Ginkgo keeps its processes' output until they end; what they say is to be read whatever happens.
+		for _, fd := range []int{1, 2} {
+			if err := syscall.Dup3(fdLog, fd, 0); err != nil {
+				return fmt.Errorf("open the log: %w", err)
+			}
+		}
+	}
+	testing.Init() // Ginkgo reads the testing package's flags
+	if err := flag.CommandLine.Parse(os.Args[1:]); err != nil {
+		return err
+	}
+	return runProcess(s, p)
+}
+
+// runProcess executes cases in this process, one of p.Procs.
+func runProcess(s Suite, p plan) error {
+	sc, rc := ginkgo.GinkgoConfiguration()
+	if sc.ParallelTotal != p.Procs {
+		return fmt.Errorf("Ginkgo runs %d processes and the plan has %d", sc.ParallelTotal, p.Procs)
+	}
+	company, err := joinPeers(p.Shared, sc.ParallelProcess, p.Procs)
+	if err != nil {
+		return err
+	}
+	removeTemp, err := takeTemp()
+	if err != nil {
+		return err
+	}
+	c := &child{suite: s, plan: p, peers: company, events: os.NewFile(fdEvents, "events")}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	defer context.AfterFunc(ctx, func() { company.mark(markInterrupted, fmt.Sprintf("process %d was told to stop", company.n)) })()
 	c.interrupted = func() bool { return ctx.Err() != nil }
-	defer interruptOnOrphanhood()()
+	go watchLife(os.NewFile(fdLife, "life"), c.interrupted)
 	if err := c.register(); err != nil {
-		fmt.Fprintf(os.Stderr, "error: %v\n", err)
-		os.Exit(2)
+		return errors.Join(err, removeTemp())
 	}
-	sc, rc := ginkgo.GinkgoConfiguration()
-	sc.RandomSeed, sc.RandomizeAllSpecs = p.Seed, true
-	sc.OutputInterceptorMode = "none" // one process, whose output is a file already
-	rc.JSONReport = filepath.Join(p.Raw, ginkgoFile)
+	sc.RandomSeed, sc.RandomizeAllSpecs, sc.Timeout = p.Seed, true, 0 // the cases have time-outs of their own
+	sc.OutputInterceptorMode = "none"                                 // the output is a file already
+	if p.Procs == 1 {
+		rc.JSONReport = filepath.Join(p.Raw, ginkgoFile)
+	}
 	rc.NoColor = true
 	ginkgo.RunSpecs(stdT{}, "hallmark "+p.RunID, sc, rc)
-	if !c.sealed {
-		os.Exit(2)
+	c.leave()
+	return errors.Join(c.outcome(), removeTemp())
+}
+
+// watchLife turns the end of the life line into one interrupt, if there was none. Ginkgo skips its
+// clean-up at the second.
+func watchLife(life *os.File, interrupted func() bool) {
+	life.Read(make([]byte, 1)) // nobody writes: it returns at the end
+	if !interrupted() {
+		syscall.Kill(os.Getpid(), syscall.SIGTERM)
 	}
 }
-
-// interruptOnOrphanhood turns the parent-death signal into one interrupt. The kernel sends that
-// signal once per dying thread of the parent, and Ginkgo skips the clean-up at the second.
-func interruptOnOrphanhood() (stop func()) {
-	orphaned := make(chan os.Signal, 1)
-	signal.Notify(orphaned, orphanSignal)
-	go func() {
-		if _, ok := <-orphaned; ok {
-			syscall.Kill(os.Getpid(), syscall.SIGTERM)
-		}
-	}()
-	return func() { signal.Stop(orphaned); close(orphaned) }
-}
-
-// orphanSignal is sent to a child whose parent has died.
-const orphanSignal = syscall.SIGHUP
 
 // stdT is what RunSpecs wants of a testing.T; failures are read from the records instead.
 type stdT struct{}
 
 func (stdT) Fail() {}
 
-// event is one line of live progress from child to parent.
-type event struct {
-	Kind   string `json:"kind"` // phase, start, end
-	Text   string `json:"text"`
-	ID     string `json:"id"`
-	Status Status `json:"status"`
-	Reason string `json:"reason"`
-	Ms     int64  `json:"ms"`
-}
-
+// child is one process of a run.
 type child struct {
 	suite       Suite
 	plan        plan
+	peers       *peers
 	interrupted func() bool
+	embedded    bool // in somebody else's suite, whose process it shares
 
-	mu      sync.Mutex
-	events  *json.Encoder
-	bench   *bench
-	claims  []string
-	journal *journal
-	sealed  bool
-}
+	busy atomic.Int64 // nodes that run, also after Ginkgo has given them up
 
-func (c *child) tell(e event) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.events.Encode(e) // a parent that has gone is noticed by its signal, not here
+	mu     sync.Mutex // of what follows
+	events *os.File
+	bench  *bench
+	before *baseline // what was there before the target was opened
+	claims []string
+	ledger *journal
+	closed bool
+	fault  string // why the run did not go to its end here, "" as long as it does
+	sealed bool
 }
 
 // Bounds of the suite's own nodes.
@@ -134,7 +175,8 @@ const (
 	closeTimeout = 2 * time.Minute
 )
 
-// register makes the Ginkgo tree: one spec per planned case, and the arming before them.
+// register makes the Ginkgo tree, the same in every process: one spec per planned case, and the
+// arming before them.
 func (c *child) register() error {
 	var cases []Case
 	for _, id := range c.plan.Cases {
@@ -148,68 +190,39 @@ func (c *child) register() error {
 	if !ok {
 		return fmt.Errorf("unknown driver %q", c.plan.Driver)
 	}
-	ginkgo.BeforeSuite(func(ctx ginkgo.SpecContext) { c.begin(ctx, open, cases) }, ginkgo.NodeTimeout(openTimeout+(armingTimeout+cleanupBudget)*time.Duration(len(c.suite.Arming))), ginkgo.GracePeriod(cleanupBudget+openTimeout))
+	// The second function runs in all processes at the same time, and in each before its first case.
+	ginkgo.SynchronizedBeforeSuite(func(ginkgo.SpecContext) []byte { return nil },
+		func(ctx ginkgo.SpecContext, _ []byte) { c.node(func() { c.begin(ctx, open, cases) }) },
+		ginkgo.NodeTimeout(openTimeout+featuresTimeout+cleanupBudget+(armingTimeout+cleanupBudget)*time.Duration(len(c.suite.Arming))), ginkgo.GracePeriod(cleanupBudget+openTimeout))
 	for _, cs := range cases {
-		passes := time.Duration(1)
-		if cs.PerImage {
-			passes = time.Duration(len(c.plan.Workloads))
-		}
-		// Ginkgo's bound is a backstop behind the runner's own, which alone decides.
-		bound := passes*(cs.Timeout+returnGrace+2*cleanupBudget) + time.Minute
 		// The grace is long: an interrupted case cleans up before the target is closed.
-		ginkgo.It(cs.ID+" "+cs.Title, ginkgo.NodeTimeout(bound), ginkgo.GracePeriod(returnGrace+cleanupBudget), func(ctx ginkgo.SpecContext) { c.run(ctx, cs) })
+		args := []any{ginkgo.NodeTimeout(cs.bound(len(c.plan.Workloads))), ginkgo.GracePeriod(returnGrace + cleanupBudget),
+			func(ctx ginkgo.SpecContext) { c.node(func() { c.run(ctx, cs) }) }}
+		if cs.Exclusive {
+			args = append(args, ginkgo.Serial) // in process 1, once all others have closed their targets
+		}
+		ginkgo.It(cs.ID+" "+cs.Title, args...)
 	}
-	ginkgo.AfterSuite(func(ctx ginkgo.SpecContext) { c.end() }, ginkgo.NodeTimeout(closeTimeout+time.Minute))
+	ginkgo.SynchronizedAfterSuite(func(ginkgo.SpecContext) { c.node(c.close) }, func(ginkgo.SpecContext) { c.node(c.seal) },
+		ginkgo.NodeTimeout(closeTimeout+time.Minute), ginkgo.GracePeriod(closeTimeout))
 	return nil
 }
 
-// begin opens the target, arms the oracles and puts the arming record on disk.
-func (c *child) begin(ctx context.Context, open Open, cases []Case) {
-	started := time.Now()
-	c.tell(event{Kind: "phase", Text: "open target"})
-	tg, err := open(ctx, c.plan.Config, c.plan.Work)
-	if err != nil {
-		ginkgo.Fail("open target: " + err.Error())
+// bound is Ginkgo's bound on cs over so many workloads, a backstop behind the runner's own, which
+// alone decides.
+func (c Case) bound(workloads int) time.Duration {
+	passes := time.Duration(1)
+	if c.PerImage {
+		passes = time.Duration(workloads)
 	}
-	c.bench = &bench{
-		target: tg, tenant: c.plan.Tenant, blobs: filepath.Join(c.plan.Raw, blobsDir), work: c.plan.Work, seed: c.plan.Seed,
-		armed: map[Oracle]bool{}, log: func(line string) { ginkgo.GinkgoWriter.Println(line) },
-	}
-	d, err := tg.Runtime.Describe(ctx)
-	if err != nil {
-		ginkgo.Fail("describe target: " + err.Error())
-	}
-	c.claims = d.Claims
-	record := Setup{
-		RunID: c.plan.RunID, Catalogue: c.plan.Catalogue, Planned: c.plan.Cases, CohortID: c.plan.CohortID, Seed: c.plan.Seed,
-		StartedAt: string(evidence.At(started)), Oracles: []OracleRecord{},
-		Target: TargetRecord{Driver: d.Driver, Mode: d.Mode, Version: d.Version, WorkerID: d.WorkerID,
-			Claims: orEmpty(d.Claims), Parts: orEmpty(tg.Parts), CohortID: d.CohortID, Digests: d.Digests}, // nil maps are written as empty
-	}
-	for _, a := range c.suite.Arming {
-		if !slices.ContainsFunc(cases, func(cs Case) bool { return slices.Contains(cs.Oracles, a.Oracle) && c.runnable(cs) }) {
-			continue
-		}
-		c.tell(event{Kind: "phase", Text: "arm " + string(a.Oracle)})
-		r := c.bench.arm(ctx, a, c.plan.Workloads[0])
-		c.bench.armed[a.Oracle] = r.Armed
-		record.Oracles = append(record.Oracles, r)
-		c.tell(event{Kind: "armed", ID: string(a.Oracle), Status: map[bool]Status{true: Pass, false: Fail}[r.Armed], Text: r.Text})
-	}
-	if ctx.Err() != nil {
-		ginkgo.Fail("interrupted while arming")
-	}
-	c.journal, err = newJournal(c.plan.Raw, record)
-	if err != nil {
-		ginkgo.Fail(err.Error())
-	}
+	return passes*(c.Timeout+returnGrace+2*cleanupBudget) + time.Minute
 }
 
-// runnable reports whether nothing but an oracle can keep cs from running.
-func (c *child) runnable(cs Case) bool {
-	cs.Oracles = nil
-	s, _, _ := c.bench.prerequisite(cs, c.claims)
-	return s == ""
+// node runs the body of a Ginkgo node that [child.leave] waits for.
+func (c *child) node(body func()) {
+	c.busy.Add(1)
+	defer c.busy.Add(-1)
+	body()
 }
 
 // run executes one case over its images, puts the record on disk, and only then tells Ginkgo.
@@ -217,7 +230,9 @@ func (c *child) run(ctx context.Context, cs Case) {
 	start := time.Now()
 	c.tell(event{Kind: "start", ID: cs.ID})
 	r := Record{ID: cs.ID, Revision: cs.Revision, Status: Pass, Attempts: 1, StartedAt: string(evidence.At(start)), Workloads: []Execution{}}
-	if s, reason, text := c.bench.prerequisite(cs, c.claims); s != "" {
+	if text, lost := marked(c.plan.Shared, markLost); lost {
+		r.Status, r.Reason, r.Text = NotRun, markLost, text
+	} else if s, reason, text := c.bench.prerequisite(cs, c.claims); s != "" {
 		r.Status, r.Reason, r.Text = s, reason, text
 	} else {
 		images := c.plan.Workloads
@@ -234,75 +249,23 @@ func (c *child) run(ctx context.Context, cs Case) {
 				break
 			}
 		}
+		if ctx.Err() == nil && (r.Status == Errored || r.Reason == "target-died") {
+			if text := c.bench.lost(ctx); text != "" {
+				c.peers.mark(markLost, "since "+cs.ID+": "+text)
+			}
+		}
 	}
 	r.DurationMs = time.Since(start).Milliseconds()
-	if err := c.journal.add(r); err != nil {
+	if err := c.ledger.add(r); err != nil {
 		ginkgo.Fail(err.Error())
 	}
 	c.tell(event{Kind: "end", ID: r.ID, Status: r.Status, Reason: r.Reason, Text: r.Text, Ms: r.DurationMs})
 	ginkgo.AddReportEntry("hallmark.status", fmt.Sprintf("%s@%d %s %s", r.ID, r.Revision, r.Status, r.Reason), types.ReportEntryVisibilityNever)
-	switch r.Status {
-	case Pass:
-	case NotApplicable, NotRun:
+	switch {
+	case r.Status == Pass:
+	case r.Status == NotApplicable, r.Status == NotRun && !c.embedded:
 		ginkgo.Skip(string(r.Status) + " " + r.Reason + ": " + r.Text)
 	default:
 		ginkgo.Fail(string(r.Status) + " " + r.Reason + ": " + r.Text)
 	}
-}
-
-// end closes the target, and seals the records when every planned case has one.
-func (c *child) end() {
-	c.tell(event{Kind: "phase", Text: "close target"})
-	teardown := ""
-	if c.bench != nil {
-		if err := c.keepDocuments(); err != nil {
-			teardown = err.Error()
-		}
-		if c.bench.target.Close != nil {
-			if err := c.bench.target.Close(); err != nil {
-				teardown = strings.TrimPrefix(teardown+"; "+err.Error(), "; ")
-			}
-		}
-		// Here and not in the parent alone, which may have been killed. What is not empty stays
-		// for the parent to complain about, or for the driver's next start to sweep.
-		os.Remove(c.plan.Work)
-	}
-	if c.journal == nil || c.interrupted() || c.journal.n != len(c.plan.Cases) {
-		return
-	}
-	if err := c.journal.seal(time.Now(), teardown); err != nil {
-		ginkgo.Fail(err.Error())
-	}
-	c.sealed = true
-	if teardown != "" {
-		ginkgo.Fail("close target: " + teardown)
-	}
-}
-
-// keepDocuments stores what the target wants kept, before Close removes it.
-func (c *child) keepDocuments() error {
-	if c.bench.target.Documents == nil {
-		return nil
-	}
-	docs, err := c.bench.target.Documents()
-	if err != nil {
-		return fmt.Errorf("target's documents: %w", err)
-	}
-	dir := filepath.Join(c.plan.Raw, documentsDir)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return fmt.Errorf("target's documents: %w", err)
-	}
-	for name, body := range docs {
-		if err := os.WriteFile(filepath.Join(dir, filepath.Base(name)), body, 0o644); err != nil {
-			return fmt.Errorf("target's documents: %w", err)
-		}
-	}
-	return nil
-}
-
-func orEmpty(s []string) []string {
-	if s == nil {
-		return []string{}
-	}
-	return s
 }

@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/hallmark-sandbox/hallmark/conformance/target"
@@ -22,17 +23,23 @@ func (t *T) cleanUp(tg *target.Target) {
 	defer cancel()
 	t.mu.Lock()
 	t.closed = true // a goroutine that the case left behind creates nothing more
-	cleanups, sandboxes, workspaces := t.cleanups, t.sandboxes, t.workspaces
 	t.mu.Unlock()
-	for i := len(cleanups) - 1; i >= 0; i-- {
-		if err := guarded(ctx, cleanups[i]); err != nil {
-			t.setEnd(Errored, "cleanup-failed", err.Error())
+	// A create that is under way, on such a goroutine, is waited for; one that comes later still is
+	// removed by [T.Adopt].
+	guarded(ctx, func(context.Context) error { t.making.Wait(); return nil })
+	t.mu.Lock()
+	t.swept = true
+	things, sandboxes, workspaces := t.owned, slices.Clone(t.sandboxes), slices.Clone(t.workspaces)
+	t.mu.Unlock()
+	for i := len(things) - 1; i >= 0; i-- {
+		if err := guarded(ctx, things[i].remove); err != nil {
+			t.setEnd(Errored, "cleanup-failed", strings.TrimPrefix(things[i].what+": "+err.Error(), ": "))
 		}
 	}
 	t.revive(ctx, tg, len(sandboxes)+len(workspaces) > 0)
 	for i := len(sandboxes) - 1; i >= 0; i-- {
 		sb := sandboxes[i]
-		if err := sb.Dispose(ctx); err != nil {
+		if err := guarded(ctx, sb.Dispose); err != nil {
 			t.leftover("dispose "+sb.ID(), err)
 			continue
 		}
@@ -48,7 +55,7 @@ func (t *T) cleanUp(tg *target.Target) {
 		}
 	}
 	for _, w := range workspaces {
-		if err := tg.Runtime.Purge(ctx, w); err != nil {
+		if err := guarded(ctx, func(ctx context.Context) error { return tg.Runtime.Purge(ctx, w) }); err != nil {
 			t.leftover("purge "+w, err)
 		}
 	}
@@ -77,18 +84,45 @@ func (t *T) revive(ctx context.Context, tg *target.Target, needed bool) {
 		return
 	}
 	t.judge("target-died", "the runtime does not answer after the case: %v", err)
-	if err := tg.Controller.Start(ctx); err != nil && !errors.Is(err, target.ErrUnavailable) {
+	if err := t.lent.Controller.Start(ctx); err != nil && !errors.Is(err, target.ErrUnavailable) {
 		t.Log("start the runtime again: %v", err)
 	}
 }
 
-func guarded(ctx context.Context, f func(context.Context) error) (err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			err = fmt.Errorf("panic in clean-up: %v", v)
-		}
+// guarded calls f, turns a panic into an error, and gives up on an f that does not return when ctx
+// has ended.
+func guarded(ctx context.Context, f func(context.Context) error) error {
+	done := make(chan error, 1)
+	go func() {
+		finished := false
+		defer func() {
+			if v := recover(); v != nil {
+				done <- fmt.Errorf("panic in clean-up: %v", v)
+			} else if !finished {
+				done <- errors.New("the clean-up's goroutine ended without a return")
+			}
+		}()
+		err := f(ctx)
+		finished = true
+		done <- err
 	}()
-	return f(ctx)
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(returnGrace):
+		return fmt.Errorf("the clean-up did not return: %w", context.Cause(ctx))
+	}
+}
+
+// share tells the case's part of what the runtime writes: the marks at its start.
+type share struct {
+	tape int64            // -1 without a tape
+	logs map[string]int64 // length of each log file
 }
 
 func tapeMark(tg *target.Target) int64 {
@@ -124,15 +158,15 @@ func logOffsets(tg *target.Target) map[string]int64 {
 }
 
 // searchCanaries looks for the case's tokens in what the runtime logged and asked of its engine.
-func (t *T) searchCanaries(tg *target.Target, mark int64, logs map[string]int64) {
+func (t *T) searchCanaries(tg *target.Target, since share) {
 	t.mu.Lock()
 	planted := slices.Clone(t.canaries)
 	t.mu.Unlock()
 	if len(planted) == 0 || tg.Observer == nil {
 		return
 	}
-	if mark >= 0 {
-		calls, _, err := tg.Observer.Tape(mark)
+	if since.tape >= 0 {
+		calls, _, err := tg.Observer.Tape(since.tape)
 		if err != nil {
 			t.setEnd(Errored, "suite-error", "read tape: "+err.Error())
 		}
@@ -140,7 +174,7 @@ func (t *T) searchCanaries(tg *target.Target, mark int64, logs map[string]int64)
 			t.findCanary(planted, fmt.Sprintf("engine call %s %s", c.Method, c.Path), append([]byte(c.Path+"?"+c.Query+"\n"), c.Body...))
 		}
 	}
-	for path, offset := range logs {
+	for path, offset := range since.logs {
 		text, err := readFrom(path, offset)
 		if err != nil {
 			t.setEnd(Errored, "suite-error", "read runtime log: "+err.Error())

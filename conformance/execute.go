@@ -17,6 +17,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/onsi/gomega/gleak/goroutine"
+
 	"github.com/hallmark-sandbox/hallmark/conformance/target"
 	"github.com/hallmark-sandbox/hallmark/evidence"
 )
@@ -30,14 +32,29 @@ type bench struct {
 	seed   int64
 	armed  map[Oracle]bool
 	log    func(string)
+
+	// sharing says that the process is somebody else's too: what appears in it is not only ours.
+	sharing bool
+	grace   time.Duration // 0 is returnGrace
+	settle  time.Duration // 0 is settleTime
+
+	// A run of several processes; see [bench.othersScopes].
+	proc, procs int
+	shared      string // the folder that the processes share, "" when there is one process
+	scope       scope
+
+	// hostless: the target was seen to run no command at all, see [bench.know].
+	hostless bool
 }
 
 func (b *bench) newT(id, image string) *T {
-	return &T{
+	t := &T{
 		caseID: id, image: image, target: b.target, tenant: b.tenant, armed: b.armed, log: b.log,
 		seed:    caseSeed(b.seed, id, image),
 		witness: map[string]int64{}, need: map[string]int64{}, observed: map[string]any{},
 	}
+	t.lent = t.lend(b.target)
+	return t
 }
 
 func caseSeed(run int64, id, image string) int64 {
@@ -45,22 +62,32 @@ func caseSeed(run int64, id, image string) int64 {
 	return int64(binary.BigEndian.Uint64(sum[:8]) >> 11) // below 2^53: exact in every JSON reader
 }
 
-// execute runs one case over one image: the attack within its time-out, then clean-up, the
-// leak check and the canary search, whatever happened before.
+// execute runs one case over one image: the attack within its time-out, then what is to be kept of a
+// case that did not pass, the clean-up, the leak checks and the canary search, whatever happened before.
 func (b *bench) execute(ctx context.Context, c Case, image string) Execution {
 	start := time.Now()
 	t := b.newT(c.ID, image)
-	mark := tapeMark(b.target)
-	logs := logOffsets(b.target)
-	before, err := takeInventory(ctx, b.target, b.work)
+	since := share{tapeMark(b.target), logOffsets(b.target)}
+	before, err := takeInventory(ctx, b.target, b.work, b.sharing)
 	if err != nil {
-		t.broke("inventory", err.Error())
+		t.blind(err)
+		return b.conclude(t, start)
 	}
+	own, held := takeFootprint(), b.daemon()
 	b.attempt(ctx, t, c.Timeout, c.Run)
+	captured := t.lacks()
+	if captured {
+		t.capture(b.target, since)
+	}
 	t.searchInspect(b.target)
 	t.cleanUp(b.target)
-	t.searchCanaries(b.target, mark, logs)
-	t.findLeftovers(b.target, b.work, before)
+	t.searchCanaries(b.target, since)
+	b.findLeftovers(t, before)
+	if !captured && t.lacks() {
+		t.capture(b.target, since) // what the clean-up could not remove is still there
+	}
+	b.findOwnLeaks(t, own)
+	t.observeDaemon(held, b.daemon())
 	return b.conclude(t, start)
 }
 
@@ -74,12 +101,17 @@ func (b *bench) attempt(ctx context.Context, t *T, timeout time.Duration, run fu
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
+		returned := false
 		defer func() {
 			if v := recover(); v != nil {
 				t.broke("panic", fmt.Sprintf("panic: %v\n%s", v, debug.Stack()))
+			} else if !returned {
+				t.vanished()
 			}
 		}()
+		t.starts(goroutine.Current().ID)
 		err := run(ctx, t)
+		returned = true
 		switch {
 		case err == nil:
 		case errors.Is(err, target.ErrUnavailable):
@@ -94,8 +126,9 @@ func (b *bench) attempt(ctx context.Context, t *T, timeout time.Duration, run fu
 	case <-ctx.Done():
 		select {
 		case <-done:
-		case <-time.After(returnGrace):
-			t.Log("the case did not return within %s of its end; its goroutine is left behind", returnGrace)
+		case <-time.After(b.patience()):
+			t.abandon(fmt.Sprintf("the case did not return within %s of its end (%v); its goroutine is left behind", b.patience(), context.Cause(ctx)))
+			return
 		}
 	}
 	if ctx.Err() == nil {
@@ -119,6 +152,48 @@ func (t *T) broke(reason, text string) {
 	t.ended = &ending{Errored, verdictNote{reason, text}}
 }
 
+// starts remembers the goroutine that may end the case.
+func (t *T) starts(id uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.goroutine = id
+}
+
+// vanished is called when the case's goroutine ended without a return or a panic: only what T itself
+// ended is meant so. A case that uses somebody else's FailNow has judged nothing that T knows of.
+func (t *T) vanished() {
+	t.mu.Lock()
+	left := t.left
+	t.mu.Unlock()
+	if !left {
+		t.broke("goexit", "the case's goroutine ended without a return and without a verdict")
+	}
+}
+
+// abandon makes a case an error whose goroutine does not come back.
+func (t *T) abandon(text string) {
+	t.broke("timeout", text)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.abandoned = true
+}
+
+// patience is how long a case may take to return after its context has ended.
+func (b *bench) patience() time.Duration {
+	if b.grace > 0 {
+		return b.grace
+	}
+	return returnGrace
+}
+
+// settling is how long what ends by itself may take.
+func (b *bench) settling() time.Duration {
+	if b.settle > 0 {
+		return b.settle
+	}
+	return settleTime
+}
+
 // setEnd records an ending unless there is one.
 func (t *T) setEnd(s Status, reason, text string) {
 	t.mu.Lock()
@@ -126,6 +201,31 @@ func (t *T) setEnd(s Status, reason, text string) {
 	if t.ended == nil {
 		t.ended = &ending{s, verdictNote{reason, text}}
 	}
+}
+
+// lacking says which witnesses are missing. It needs t.mu.
+func (t *T) lacking() []string {
+	var lacking []string
+	var seen int64
+	for _, n := range t.witness {
+		seen += n
+	}
+	if seen <= 0 {
+		lacking = append(lacking, "no dangerous event was witnessed")
+	}
+	for _, name := range slices.Sorted(maps.Keys(t.need)) {
+		if t.witness[name] < t.need[name] {
+			lacking = append(lacking, fmt.Sprintf("%s: %d of at least %d", name, t.witness[name], t.need[name]))
+		}
+	}
+	return lacking
+}
+
+// lacks reports whether the case, as it stands, has not passed.
+func (t *T) lacks() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.failures) > 0 || t.ended != nil || len(t.lacking()) > 0
 }
 
 // conclude turns what the case recorded into a status. A suite error of a case that judged
@@ -142,19 +242,7 @@ func (b *bench) conclude(t *T, start time.Time) Execution {
 	for _, f := range t.failures {
 		e.Failures = append(e.Failures, f.reason+": "+f.text)
 	}
-	var lacking []string
-	var seen int64
-	for _, n := range t.witness {
-		seen += n
-	}
-	if seen <= 0 {
-		lacking = append(lacking, "no dangerous event was witnessed")
-	}
-	for _, name := range slices.Sorted(maps.Keys(t.need)) {
-		if t.witness[name] < t.need[name] {
-			lacking = append(lacking, fmt.Sprintf("%s: %d of at least %d", name, t.witness[name], t.need[name]))
-		}
-	}
+	lacking := t.lacking()
 	switch {
 	case len(t.failures) > 0 && !t.broken:
 		e.Status, e.Reason, e.Text = Fail, t.failures[0].reason, t.failures[0].text
@@ -200,6 +288,9 @@ func (b *bench) prerequisite(c Case, claims []string) (Status, string, string) {
 		if !slices.Contains(claims, string(f)) {
 			return NotApplicable, "feature-not-claimed", "the target does not claim " + string(f)
 		}
+	}
+	if b.hostless && slices.Contains(c.Features, FeatureExec) {
+		return NotRun, "feature-absent", "the target claims exec, and the suite saw that it runs nothing"
 	}
 	for _, p := range c.Needs {
 		if !slices.Contains(b.target.Parts, string(p)) {

@@ -22,10 +22,16 @@ type fake struct {
 	log             string
 	tape            []target.TapeCall
 	leak            bool
+	createErr       error
+	createNothing   bool // neither a sandbox nor an error
+	createPanic     bool
+	execErr         error
 	disposeErr      error
+	disposePanic    bool
 	purgeErr        error
 	dead            bool
 	started         int
+	onStart         func() // nil for nothing
 	engine          *fakeEngine
 	mount           func() // leaves a mount in the driver's folder
 	disposed        []string
@@ -40,6 +46,14 @@ func (f *fake) Describe(context.Context) (target.Description, error) {
 }
 
 func (f *fake) Create(_ context.Context, s target.Spec) (target.Sandbox, error) {
+	switch {
+	case f.createPanic:
+		panic("bug in the driver")
+	case f.createNothing:
+		return nil, nil
+	case f.createErr != nil:
+		return nil, f.createErr
+	}
 	return fakeSandbox{f, "sb-" + s.WorkspaceID, s.WorkspaceID}, nil
 }
 
@@ -63,6 +77,7 @@ func (f *fake) EngineSocket() (string, error) {
 }
 
 func (f *fake) CgroupParent() (string, error) { return "", target.ErrUnavailable }
+func (f *fake) WorkerPid() (int, error)       { return os.Getpid(), nil }
 
 func (f *fake) Logs() ([]string, error) { return []string{f.log}, nil }
 
@@ -73,8 +88,15 @@ func (f *fake) Tape(mark int64) ([]target.TapeCall, int64, error) {
 func (f *fake) Foothold(context.Context, string, []string, []byte) (target.Result, error) {
 	return target.Result{}, target.ErrUnavailable
 }
-func (f *fake) Kill(context.Context) error   { return target.ErrUnavailable }
-func (f *fake) Start(context.Context) error  { f.started++; f.dead = false; return nil }
+func (f *fake) Kill(context.Context) error { return target.ErrUnavailable }
+func (f *fake) Start(context.Context) error {
+	f.started++
+	f.dead = false
+	if f.onStart != nil {
+		f.onStart()
+	}
+	return nil
+}
 func (f *fake) Inject(target.TapeRule) error { return target.ErrUnavailable }
 
 type fakeSandbox struct {
@@ -87,9 +109,15 @@ func (s fakeSandbox) WorkspaceID() string                   { return s.ws }
 func (s fakeSandbox) State(context.Context) (string, error) { return "ready", nil }
 func (s fakeSandbox) Files() target.Files                   { return nil }
 func (s fakeSandbox) Exec(context.Context, target.Command) (target.Result, error) {
+	if s.execErr != nil {
+		return target.Result{}, s.execErr
+	}
 	return target.Result{}, target.ErrUnavailable
 }
 func (s fakeSandbox) Dispose(context.Context) error {
+	if s.disposePanic {
+		panic("bug in the driver")
+	}
 	s.disposed = append(s.disposed, s.id)
 	return s.disposeErr
 }
@@ -152,7 +180,7 @@ func TestWhatFollowsACase(t *testing.T) {
 			if tt.spoil != nil {
 				tt.spoil(f)
 			}
-			b := &bench{target: &target.Target{Runtime: f, Observer: f, Controller: f}, blobs: t.TempDir(), work: work, log: func(line string) { t.Log(line) }}
+			b := &bench{target: &target.Target{Runtime: f, Observer: f, Controller: f}, blobs: t.TempDir(), work: work, settle: 500 * time.Millisecond, log: func(line string) { t.Log(line) }}
 			e := b.execute(context.Background(), Case{ID: "AA-01", Timeout: 20 * time.Second, Run: func(ctx context.Context, ct *T) error {
 				ct.Witness("ran", 1)
 				ct.Sandbox(ctx, target.Spec{WorkspaceID: "one"})

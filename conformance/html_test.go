@@ -57,7 +57,7 @@ func fixedReport() (Report, fs.FS) {
 	short.Need["hits"] = 20
 	r := Report{
 		Schema: ReportSchema, Verdict: evidence.NonConformant, Cohort: a, RunID: "0123456789abcdef", Seed: 42, Tier: Full, Procs: 2, Profiles: []string{"baseline", "quota"},
-		Reasons:  []string{"FS-02 case-failed: target-read", "FS-03 case-inconclusive: no-witness", " claim-absent: quota is claimed and absent"},
+		Reasons:  []string{"FS-02 case-failed: target-read", "FS-03 case-inconclusive: no-witness", "claim-absent: quota is claimed and absent"},
 		Findings: []evidence.Finding{{Case: "FS-02", Code: "case-failed", Text: "target-read"}, {Case: "FS-03", Code: "case-inconclusive", Text: "no-witness"}, {Code: "claim-absent", Text: "quota is claimed and absent"}},
 		CohortFacts: &CohortFacts{Arch: "amd64", Kernel: "6.18.0", KernelBuild: "#1 SMP", CgroupMode: "v2", Engine: "28.5.2", StorageDriver: "overlay2", ImageStore: "classic", Sandbox: "release-20260701", SandboxDigest: b,
 			SandboxArgs: []string{"--platform=systrap"}, Platform: "systrap", Quota: "loop", Filesystem: "ext4", Capabilities: map[string]string{"sentry.openat2": "ENOSYS", "sentry.pidfd": "yes"}},

@@ -254,7 +254,7 @@ func (p *pageMaker) meaning() string {
 		if failed := p.Failures(); len(failed) > 0 {
 			return fmt.Sprintf("%s failed: something that must hold was seen not to hold.", named(failed))
 		}
-		return "Something that must hold was seen not to hold: " + first(p.Reasons) + "."
+		return "Something that must hold was seen not to hold: " + p.first() + "."
 	}
 	if p.Interrupted {
 		return "The run was interrupted. It shows nothing about the whole, and nothing was signed." + p.allTheSame()
@@ -263,7 +263,7 @@ func (p *pageMaker) meaning() string {
 	if n := len(p.Reasons) - 1; n > 0 {
 		more = fmt.Sprintf(", and %s", plural(n, "more reason"))
 	}
-	return fmt.Sprintf("This run shows nothing about the whole: %s%s.%s", first(p.Reasons), more, p.allTheSame())
+	return fmt.Sprintf("This run shows nothing about the whole: %s%s.%s", p.first(), more, p.allTheSame())
 }
 
 // allTheSame is what an incomplete run showed of single cases, or "".
@@ -274,11 +274,11 @@ func (p *pageMaker) allTheSame() string {
 	return ""
 }
 
-func first(reasons []string) string {
-	if len(reasons) == 0 {
-		return "no reason is recorded"
+func (p *pageMaker) first() string {
+	if why := p.Why(); why != "" {
+		return truncate(why, 300)
 	}
-	return truncate(reasons[0], 300)
+	return "no reason is recorded"
 }
 
 func required(profiles []string) string {

@@ -8,8 +8,10 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"regexp"
+	"slices"
+
+	"golang.org/x/sys/unix"
 )
 
 // Options of one run.
@@ -38,8 +40,9 @@ type Options struct {
 	About    About
 
 	// Executable is the program to run as the child; "" is the running one. It must call
-	// [ChildMain] with an equal suite.
+	// [ChildMain] with an equal suite. Arguments are what it gets beside those of Ginkgo.
 	Executable string
+	Arguments  []string
 }
 
 var digestForm = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
@@ -64,6 +67,19 @@ func (o Options) check() error {
 		}
 		seen[w] = true
 	}
+	if o.Procs < 0 || o.Procs > MaxProcs {
+		add("%d processes: it is 1 to %d, or 0 for 1", o.Procs, MaxProcs)
+	}
+	if len(o.Profiles) == 0 {
+		add("no profile to be judged by")
+	}
+	cat, named := o.Suite.Catalogue(), map[string]bool{}
+	for _, name := range o.Profiles {
+		if _, ok := cat.Profile(name); !ok || named[name] {
+			add("profile %q is not in the catalogue, or there twice", name)
+		}
+		named[name] = true
+	}
 	if o.Out == "" || o.Work == "" {
 		add("output or work folder missing")
 	}
@@ -81,25 +97,32 @@ func (o Options) check() error {
 	return errors.Join(errs...)
 }
 
-// prepare replaces what an earlier run left in Out and makes the raw folder.
-func (o Options) prepare() (raw string, err error) {
-	for _, name := range []string{"raw", "bundle", reportFile, junitFile, htmlFile} {
-		if err := os.RemoveAll(filepath.Join(o.Out, name)); err != nil {
-			return "", fmt.Errorf("clear output folder: %w", err)
-		}
+// profiles are those of o, sorted.
+func (o Options) profiles() []string { return slices.Sorted(slices.Values(o.Profiles)) }
+
+// MaxProcs is the most processes that one run may have.
+const MaxProcs = 8
+
+// ErrOutInUse says that another run works on the output folder.
+var ErrOutInUse = errors.New("another run works on the output folder")
+
+// lockOut keeps the output folder to one run until every process of the run has closed the file.
+// The kernel drops the lock with the last of them: nothing of it is stale after a crash.
+func lockOut(dir string) (*os.File, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("make output folder: %w", err)
 	}
-	raw, err = filepath.Abs(filepath.Join(o.Out, "raw"))
+	f, err := os.Open(dir)
 	if err != nil {
-		return "", fmt.Errorf("output folder: %w", err)
+		return nil, fmt.Errorf("open output folder: %w", err)
 	}
-	if err := os.MkdirAll(filepath.Join(raw, blobsDir), 0o755); err != nil {
-		return "", fmt.Errorf("make output folder: %w", err)
+	err = ignoringEINTR(func() error { return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) })
+	if err == nil {
+		return f, nil
 	}
-	if entries, err := os.ReadDir(o.Work); err == nil && len(entries) > 0 {
-		return "", fmt.Errorf("the work folder %s is not empty", o.Work)
+	f.Close()
+	if err == unix.EWOULDBLOCK {
+		return nil, fmt.Errorf("%w %s", ErrOutInUse, dir)
 	}
-	if err := os.MkdirAll(o.Work, 0o700); err != nil {
-		return "", fmt.Errorf("make work folder: %w", err)
-	}
-	return raw, nil
+	return nil, fmt.Errorf("lock output folder: %w", err)
 }

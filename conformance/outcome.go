@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/hallmark-sandbox/hallmark/evidence"
@@ -26,12 +27,16 @@ type result struct {
 
 // collect reads the child's records and adds one for every case of the catalogue that has
 // none, so that nothing is absent in silence.
-func collect(o Options, p plan, raw, running string, childErr error) (*result, error) {
-	run, err := readRaw(raw)
+func collect(o Options, p plan, running []string, childErr error) (*result, error) {
+	run, err := readRaw(p.Raw)
 	if err != nil {
 		return nil, err
 	}
-	r := &result{run: run, records: slices.Clone(run.records), raw: raw}
+	r := &result{run: run, records: slices.Clone(run.records), raw: p.Raw}
+	_, r.interrupted = marked(p.Shared, markInterrupted)
+	if text, lost := marked(p.Shared, markLost); lost {
+		r.incomplete = append(r.incomplete, markLost+": "+text)
+	}
 	if run.setup == nil {
 		r.incomplete = append(r.incomplete, "the target was not opened and armed; see raw/"+childLog)
 	}
@@ -41,8 +46,8 @@ func collect(o Options, p plan, raw, running string, childErr error) (*result, e
 		r.incomplete = append(r.incomplete, "closing the target: "+run.seal.Teardown)
 	}
 	if childErr != nil {
-		r.broken = "the suite's process did not end well"
-		r.incomplete = append(r.incomplete, fmt.Sprintf("the suite's process ended with: %v", childErr))
+		r.broken = "the suite's processes did not end well"
+		r.incomplete = append(r.incomplete, fmt.Sprintf("the suite's processes ended with: %v; see raw/%s", childErr, childLog))
 	}
 	for _, c := range o.Suite.Cases {
 		if slices.ContainsFunc(run.records, func(r Record) bool { return r.ID == c.ID }) {
@@ -52,8 +57,8 @@ func collect(o Options, p plan, raw, running string, childErr error) (*result, e
 		switch {
 		case !slices.Contains(p.Cases, c.ID):
 			rec.Status, rec.Reason, rec.Text = NotRun, "not-selected", "the run was narrowed to other cases"
-		case c.ID == running:
-			rec.Status, rec.Reason, rec.Text = Errored, "suite-died", "the suite's process ended while the case ran"
+		case slices.Contains(running, c.ID):
+			rec.Status, rec.Reason, rec.Text = Errored, "suite-died", "a process of the suite ended while it ran the case"
 		default:
 			rec.Status, rec.Reason, rec.Text = NotRun, "run-ended", "the run ended before the case"
 		}
@@ -66,22 +71,32 @@ func collect(o Options, p plan, raw, running string, childErr error) (*result, e
 func (r *result) conclude(o Options, p plan) (Outcome, error) {
 	// Only what ran is judged: the verdict itself finds what is missing.
 	rows := slices.SortedFunc(slices.Values(r.run.rows), func(a, b evidence.CaseRow) int { return cmp.Compare(a.ID, b.ID) })
-	need := evidence.Need{Profiles: []string{FirstLight}, Images: slices.Sorted(slices.Values(p.Workloads)), Now: r.finished}
+	need := evidence.Need{Profiles: o.profiles(), Images: slices.Sorted(slices.Values(p.Workloads)), Now: r.finished}
 	if r.run.setup != nil {
-		need.Claims, need.Oracles = r.run.arming.Target.Claims, r.run.arming.Oracles
+		need.Claims, need.Features, need.Oracles = r.run.arming.Target.Claims, r.run.arming.Features, r.run.arming.Oracles
 	}
-	judged := evidence.Verdict(o.Suite.Catalogue(), rows, need)
+	cat := o.Suite.Catalogue()
+	judged := evidence.Verdict(cat, rows, need)
+	faults := slices.Clone(r.incomplete)
+	if r.interrupted {
+		faults = append(faults, "the run was interrupted")
+	}
+	if r.broken != "" && !slices.Contains(faults, r.broken) {
+		faults = append(faults, r.broken)
+	}
 	if len(o.CaseIDs) > 0 {
 		r.incomplete = append(r.incomplete, "the run was narrowed to single cases")
 	}
 	if r.interrupted {
 		r.incomplete = append(r.incomplete, "the run was interrupted")
 	}
-	report, err := r.report(o, p, judged)
+	told := judged
+	told.Findings = plainly(o, p, cat, judged.Findings)
+	report, err := r.report(o, p, told)
 	if err != nil {
 		return Outcome{}, fmt.Errorf("make report: %w", err)
 	}
-	out := Outcome{RunID: p.RunID, Interrupted: r.interrupted, Report: report}
+	out := Outcome{RunID: p.RunID, Interrupted: r.interrupted, Report: report, Faults: faults}
 	switch {
 	case o.Evidence == nil:
 		out.Unsigned = "no evidence was asked for"
@@ -105,4 +120,31 @@ func (r *result) conclude(o Options, p plan) (Outcome, error) {
 		return Outcome{}, fmt.Errorf("write reports: %w", err)
 	}
 	return out, nil
+}
+
+// plainly is findings for people: the required cases that were never planned are one sentence
+// instead of a finding each. The signed summary keeps them all.
+func plainly(o Options, p plan, cat evidence.Catalogue, findings []evidence.Finding) []evidence.Finding {
+	unplanned := func(f evidence.Finding) bool {
+		return f.Code == evidence.ReasonCaseMissing && !slices.Contains(p.Cases, f.Case)
+	}
+	out := slices.DeleteFunc(slices.Clone(findings), unplanned)
+	left := len(findings) - len(out)
+	if left == 0 || len(o.CaseIDs) > 0 { // a narrowed run says so already
+		return out
+	}
+	var lacking []string
+	for _, name := range o.profiles() {
+		profile, _ := cat.Profile(name) // options were checked
+		if slices.ContainsFunc(cat.Cases, func(c evidence.CaseRef) bool { return profile.Requires(c) && !slices.Contains(p.Cases, c.ID) }) {
+			lacking = append(lacking, name)
+		}
+	}
+	require := "profile " + lacking[0] + " requires"
+	if len(lacking) > 1 {
+		require = "the profiles " + strings.Join(lacking, ", ") + " require"
+	}
+	return slices.Insert(out, 0, evidence.Finding{
+		Code: evidence.ReasonCaseMissing, Text: fmt.Sprintf("tier %s leaves out %d cases that %s", o.Tier, left, require),
+	})
 }

@@ -98,11 +98,14 @@ func readLines(dir, name string) ([][]byte, error) {
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("read %s: %w", name, err)
 	}
-	var out [][]byte
+	return completeLines(b), nil
+}
+
+func completeLines(b []byte) (out [][]byte) {
 	for line := range bytes.Lines(b) {
 		if bytes.HasSuffix(line, []byte("\n")) {
 			out = append(out, line)
 		}
 	}
-	return out, nil
+	return out
 }

@@ -11,10 +11,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/hallmark-sandbox/hallmark/evidence"
-	"github.com/hallmark-sandbox/hallmark/strictjson"
 )
 
 // A run leaves these files in its raw folder. rows.jsonl is what evidence calls the case records
@@ -32,6 +30,7 @@ const (
 	blobsDir    = "blobs"
 
 	documentsDir = "target" // what the target keeps, see [target.Target.Documents]
+	sharedDir    = "procs"  // where the processes of the run meet; gone after it
 )
 
 // Setup is what the child found before the first case. It is on disk by then, and so is the
@@ -68,6 +67,10 @@ func (s Setup) arming() evidence.Arming {
 		}
 		a.Oracles = append(a.Oracles, evidence.ArmedOracle{Oracle: string(o.Oracle), Detected: o.Armed, Control: control})
 	}
+	for _, f := range s.Features {
+		a.Features = append(a.Features, evidence.SeenFeature{Feature: string(f.Feature), Observed: string(f.Observed)})
+	}
+	slices.SortFunc(a.Features, func(x, y evidence.SeenFeature) int { return cmp.Compare(x.Feature, y.Feature) })
 	slices.SortFunc(a.Oracles, func(x, y evidence.ArmedOracle) int { return cmp.Compare(x.Oracle, y.Oracle) })
 	return a
 }
@@ -142,77 +145,6 @@ func (s Status) rank() int {
 		}
 	}
 	return len("unknown") // worse than all
-}
-
-// journal writes one run's records, each synced before the next case starts.
-type journal struct {
-	dir           string
-	rows, details *os.File
-	chain         *evidence.Chain
-	n             int
-}
-
-func newJournal(dir string, s Setup) (*journal, error) {
-	arming := s.arming()
-	for name, v := range map[string]any{armingFile: arming, setupFile: s} {
-		b, err := strictjson.Marshal(v)
-		if err != nil {
-			return nil, fmt.Errorf("encode %s: %w", name, err)
-		}
-		if err := writeSynced(filepath.Join(dir, name), b); err != nil {
-			return nil, err
-		}
-	}
-	chain, err := evidence.NewChain(arming)
-	if err != nil {
-		return nil, fmt.Errorf("start record chain: %w", err)
-	}
-	j := &journal{dir: dir, chain: chain}
-	if j.rows, err = os.OpenFile(filepath.Join(dir, rowsFile), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644); err != nil {
-		return nil, fmt.Errorf("open case records: %w", err)
-	}
-	if j.details, err = os.OpenFile(filepath.Join(dir, detailsFile), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644); err != nil {
-		return nil, fmt.Errorf("open case details: %w", err)
-	}
-	return j, nil
-}
-
-// add writes the details first: a row without them cannot be read back.
-func (j *journal) add(r Record) error {
-	detail, err := json.Marshal(r)
-	if err != nil {
-		return fmt.Errorf("encode details of %s: %w", r.ID, err)
-	}
-	// The row is made of the details as they will be read back, so that both always agree.
-	var again Record
-	if err := json.Unmarshal(detail, &again); err != nil {
-		return fmt.Errorf("decode details of %s: %w", r.ID, err)
-	}
-	line, err := j.chain.Add(again.row())
-	if err != nil {
-		return fmt.Errorf("encode record of %s: %w", r.ID, err)
-	}
-	for _, w := range []struct {
-		file *os.File
-		text []byte
-	}{{j.details, append(detail, '\n')}, {j.rows, line}} {
-		if _, err := w.file.Write(w.text); err != nil {
-			return fmt.Errorf("write record of %s: %w", r.ID, err)
-		}
-		if err := w.file.Sync(); err != nil {
-			return fmt.Errorf("sync record of %s: %w", r.ID, err)
-		}
-	}
-	j.n++
-	return nil
-}
-
-func (j *journal) seal(at time.Time, teardown string) error {
-	b, err := strictjson.Marshal(sealRecord{Seal: j.chain.Seal(at), Teardown: teardown})
-	if err != nil {
-		return fmt.Errorf("encode seal: %w", err)
-	}
-	return writeSynced(filepath.Join(j.dir, sealFile), b)
 }
 
 func writeSynced(path string, b []byte) error {

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"maps"
 	"slices"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -17,29 +16,22 @@ import (
 )
 
 // CatalogueID names the golden list that this module holds. It changes with the list.
-const CatalogueID = "hallmark-first-light"
-
-// FirstLight is the profile that requires every smoke and full case of the catalogue.
-const FirstLight = "first-light"
+const CatalogueID = "hallmark-2026.1"
 
 // Catalogue returns the golden list of s as evidence spells it, with its profiles.
 func (s Suite) Catalogue() evidence.Catalogue {
 	cat := evidence.Catalogue{ID: CatalogueID}
-	features := map[string]bool{}
 	for _, c := range s.Cases {
 		ref := evidence.CaseRef{ID: c.ID, Revision: int64(c.Revision), Tier: string(c.Tier), PerImage: c.PerImage, Features: []string{}, Oracles: []string{}}
 		for _, f := range c.Features {
 			ref.Features = append(ref.Features, string(f))
-			features[string(f)] = true
 		}
 		for _, o := range c.Oracles {
 			ref.Oracles = append(ref.Oracles, string(o))
 		}
 		cat.Cases = append(cat.Cases, ref)
 	}
-	cat.Profiles = []evidence.Profile{{
-		Name: FirstLight, Features: slices.AppendSeq([]string{}, maps.Keys(features)), Tiers: []string{string(Full), string(Smoke)},
-	}}
+	cat.Profiles = profiles()
 	cat.Sort()
 	return cat
 }

@@ -33,8 +33,8 @@ type Suite struct {
 	Families map[string]string
 }
 
-// Check returns the first fault of the suite's own data: an id twice, a case without an end,
-// without a time bound or without a mutant, an oracle that nobody can arm.
+// Check returns the first fault of the suite's own data: an id twice, a case without an end
+// or a time bound, an oracle that nobody can arm, a feature that two probes look at.
 func (s Suite) Check() error {
 	seen := map[string]bool{}
 	for _, c := range s.Cases {
@@ -52,6 +52,13 @@ func (s Suite) Check() error {
 				return fmt.Errorf("case %s needs the oracle %q, which nothing arms", c.ID, o)
 			}
 		}
+	}
+	looked := map[Feature]bool{}
+	for _, p := range s.Probes {
+		if p.Feature == "" || p.Look == nil || looked[p.Feature] {
+			return fmt.Errorf("the probe of feature %q is empty, or there twice", p.Feature)
+		}
+		looked[p.Feature] = true
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -22,7 +23,15 @@ import (
 
 func TestMain(m *testing.M) {
 	if conformance.IsChild() {
-		conformance.ChildMain(testSuite())
+		conformance.ChildMain(suites[os.Getenv(suiteEnv)]())
+		return
+	}
+	if what := os.Getenv(offlineEnv); what != "" {
+		offlineMain(what)
+		return
+	}
+	if file := os.Getenv(parentEnv); file != "" {
+		parentMain(file)
 		return
 	}
 	os.Exit(m.Run())
@@ -160,6 +169,14 @@ func testSuite() conformance.Suite {
 			}),
 			dying, blocking, smoke,
 		},
+		Probes: []conformance.Probe{
+			{Feature: conformance.FeatureExec, Look: func(ctx context.Context, t *conformance.T) (conformance.Presence, string, error) {
+				return conformance.Present, "a process started", nil
+			}},
+			{Feature: conformance.FeatureFiles, Look: func(ctx context.Context, t *conformance.T) (conformance.Presence, string, error) {
+				return conformance.Present, "a file was written", nil
+			}},
+		},
 		Arming: []conformance.Arming{
 			{Oracle: conformance.OracleTreeHash, Arm: func(ctx context.Context, t *conformance.T) error {
 				return errors.New("the planted change was not found")
@@ -184,7 +201,7 @@ func options(t *testing.T) conformance.Options {
 		t.Fatal(err)
 	}
 	return conformance.Options{
-		Suite: testSuite(), Driver: "toy", Workloads: []string{imageA, imageB}, Tier: conformance.Full, Seed: 42,
+		Suite: testSuite(), Driver: "toy", Workloads: []string{imageA, imageB}, Profiles: []string{conformance.ProfileBaseline}, Tier: conformance.Full, Seed: 42,
 		Out: filepath.Join(dir, "out"), Work: filepath.Join(dir, "work"), Tenant: tenant, CohortID: imageA,
 	}
 }
@@ -261,6 +278,16 @@ func TestSmokeTierRunsSmokeOnly(t *testing.T) {
 	out := run(t, context.Background(), o)
 	if out.Report.Counts.Pass != 1 || out.Report.Counts.NotRun != int64(len(out.Report.Cases)-1) || out.Report.Verdict != evidence.Incomplete {
 		t.Errorf("counts %+v, verdict %s", out.Report.Counts, out.Report.Verdict)
+	}
+	reasons := strings.Join(out.Report.Reasons, "\n")
+	left := 0
+	for _, c := range o.Suite.Catalogue().Cases {
+		if p, _ := o.Suite.Catalogue().Profile(conformance.ProfileBaseline); p.Requires(c) && c.Tier != string(conformance.Smoke) {
+			left++
+		}
+	}
+	if !strings.Contains(reasons, fmt.Sprintf("tier smoke leaves out %d cases that profile baseline requires", left)) || strings.Count(reasons, string(evidence.ReasonCaseMissing)) != 1 {
+		t.Errorf("the reasons do not say in one sentence what the tier leaves out: %s", reasons)
 	}
 }
 
@@ -371,10 +398,16 @@ func checkUnsigned(t *testing.T, o conformance.Options, out conformance.Outcome)
 
 func TestBadOptionsAreRefused(t *testing.T) {
 	for name, spoil := range map[string]func(*conformance.Options){
-		"no workload":        func(o *conformance.Options) { o.Workloads = nil },
-		"tag":                func(o *conformance.Options) { o.Workloads = []string{"busybox:latest"} },
-		"unknown driver":     func(o *conformance.Options) { o.Driver = "none" },
-		"unknown case":       func(o *conformance.Options) { o.CaseIDs = []string{"ZZ-99"} },
+		"no workload":     func(o *conformance.Options) { o.Workloads = nil },
+		"tag":             func(o *conformance.Options) { o.Workloads = []string{"busybox:latest"} },
+		"unknown driver":  func(o *conformance.Options) { o.Driver = "none" },
+		"unknown case":    func(o *conformance.Options) { o.CaseIDs = []string{"ZZ-99"} },
+		"no profile":      func(o *conformance.Options) { o.Profiles = nil },
+		"unknown profile": func(o *conformance.Options) { o.Profiles = []string{"no-such"} },
+		"profile twice": func(o *conformance.Options) {
+			o.Profiles = []string{conformance.ProfileBaseline, conformance.ProfileBaseline}
+		},
+		"probe twice":        func(o *conformance.Options) { o.Suite.Probes = append(o.Suite.Probes, o.Suite.Probes[0]) },
 		"unknown tier":       func(o *conformance.Options) { o.Tier = "quick" },
 		"no tenant":          func(o *conformance.Options) { o.Tenant = "/nonexistent" },
 		"evidence unfounded": func(o *conformance.Options) { o.Evidence, o.CohortID = signable(t), "" },

@@ -6,13 +6,14 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"os"
 	"runtime"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/onsi/gomega/gleak/goroutine"
 
 	"github.com/hallmark-sandbox/hallmark/conformance/target"
 )
@@ -23,11 +24,12 @@ const TenantProgram = "hallmark-tenant"
 // T is what a case arranges, witnesses and judges through. It records everything that the case
 // creates and removes exactly that afterwards. Methods are safe for concurrent use; those that
 // end the case (FailNow, Inconclusive, NotRun, a failing Sandbox) must be called on the goroutine
-// that runs the case, as with testing.T.
+// that runs the case, as with testing.T; elsewhere they make it an error.
 type T struct {
 	caseID string
 	image  string
-	target *target.Target
+	target *target.Target // bare: what the runner itself asks
+	lent   *target.Target // as the case sees it: it records
 	seed   int64
 	tenant string // path of the static attack binary on this host
 	armed  map[Oracle]bool
@@ -44,9 +46,15 @@ type T struct {
 	canaries   []canary
 	sandboxes  []target.Sandbox
 	workspaces []string
-	cleanups   []func(context.Context) error
-	closed     bool
-	expired    bool // the context of Run has ended
+	owned      []owned
+	making     sync.WaitGroup // creates under way
+	excused    *footprint     // what the driver made by starting its daemon again; nil for nothing
+	goroutine  uint64         // that runs the case, 0 before
+	left       bool           // that goroutine ends because the case said so
+	abandoned  bool           // it did not come back in time
+	closed     bool           // nothing more is made
+	swept      bool           // the clean-up has its list
+	expired    bool           // the context of Run has ended
 }
 
 type verdictNote struct{ reason, text string }
@@ -66,9 +74,9 @@ type canary struct{ name, token string }
 // Image is the config digest under test.
 func (t *T) Image() string { return t.image }
 
-// Target is the runtime under test. What is created through it directly is not recorded and
-// not removed: use [T.Sandbox] and [T.TrySandbox].
-func (t *T) Target() *target.Target { return t.target }
+// Target is the runtime under test. Whatever is created through it is recorded before, and removed
+// after the case, as with [T.Sandbox].
+func (t *T) Target() *target.Target { return t.lent }
 
 // Seed is this case's share of the run's recorded seed: the same run seed, case and image
 // give the same number.
@@ -90,26 +98,7 @@ func (t *T) Sandbox(ctx context.Context, spec target.Spec) target.Sandbox {
 // that are zero get the suite's defaults; a workspace id is drawn and recorded before the
 // create, so that a create that fails half-way is purged too.
 func (t *T) TrySandbox(ctx context.Context, spec target.Spec) (target.Sandbox, error) {
-	spec = t.Spec(spec)
-	t.mu.Lock()
-	if t.closed {
-		t.mu.Unlock()
-		return nil, errors.New("the case has ended")
-	}
-	known := false
-	for _, w := range t.workspaces {
-		known = known || w == spec.WorkspaceID
-	}
-	if !known {
-		t.workspaces = append(t.workspaces, spec.WorkspaceID)
-	}
-	t.mu.Unlock()
-	sb, err := t.target.Runtime.Create(ctx, spec)
-	if err != nil {
-		return nil, err
-	}
-	t.Adopt(sb)
-	return sb, nil
+	return t.lent.Runtime.Create(ctx, t.Spec(spec))
 }
 
 // Spec completes spec with the suite's defaults, the image under test and a random workspace id.
@@ -118,29 +107,9 @@ func (t *T) Spec(spec target.Spec) target.Spec {
 		spec.Image = t.image
 	}
 	if spec.WorkspaceID == "" {
-		spec.WorkspaceID = "ws-" + randomHex(12)
+		spec.WorkspaceID = newWorkspace()
 	}
 	return spec.WithDefaults()
-}
-
-// Adopt records a sandbox that the case obtained in another way, for example by the raw wire.
-func (t *T) Adopt(sb target.Sandbox) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.sandboxes = append(t.sandboxes, sb)
-	for _, w := range t.workspaces {
-		if w == sb.WorkspaceID() {
-			return
-		}
-	}
-	t.workspaces = append(t.workspaces, sb.WorkspaceID())
-}
-
-// AdoptWorkspace records a workspace for purging, for example one named in a raw request.
-func (t *T) AdoptWorkspace(id string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.workspaces = append(t.workspaces, id)
 }
 
 // Tenant writes the static attack binary into the workspace by the target's own file API and
@@ -234,7 +203,7 @@ func (t *T) expire() {
 // FailNow records a judged failure and ends the case.
 func (t *T) FailNow(reason, format string, args ...any) {
 	t.Fail(reason, format, args...)
-	runtime.Goexit()
+	t.leave()
 }
 
 // Inconclusive ends the case: it ran, but proves nothing. A failure judged before it stays.
@@ -245,13 +214,6 @@ func (t *T) Inconclusive(reason, format string, args ...any) {
 // NotRun ends the case: the host or the target lacks a prerequisite.
 func (t *T) NotRun(reason, format string, args ...any) {
 	t.end(NotRun, reason, fmt.Sprintf(format, args...))
-}
-
-// Cleanup registers f to run after the case, last registered first, with a context of its own.
-func (t *T) Cleanup(f func(context.Context) error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.cleanups = append(t.cleanups, f)
 }
 
 // Log writes one line to the case's log.
@@ -266,6 +228,20 @@ func (t *T) end(s Status, reason, text string) {
 	}
 	t.mu.Unlock()
 	t.Log("%s %s: %s", strings.ToUpper(string(s)), reason, text)
+	t.leave()
+}
+
+// leave ends the calling goroutine. Any other than the case's would end in silence while the case
+// goes on.
+func (t *T) leave() {
+	me := goroutine.Current().ID
+	t.mu.Lock()
+	own := t.goroutine == 0 || t.goroutine == me
+	t.left = t.left || own
+	t.mu.Unlock()
+	if !own {
+		t.broke("misuse", "the case was ended on another goroutine than its own")
+	}
 	runtime.Goexit()
 }
 

@@ -13,12 +13,14 @@ import (
 	"github.com/hallmark-sandbox/hallmark/strictjson"
 )
 
-// summary is the part of step 13 that every depth does.
+// summary is the part of step 13 that every depth does. The producer judged by the profiles that
+// it names and knew no waiver, so this is computed again in that way, and not by the policy.
 func (x *examination) summary() error {
 	p := x.statement.Predicate
-	if p.Summary.Verdict != x.judgement.Verdict || p.Summary.Counts != x.judgement.Counts || len(p.Summary.Findings) != 0 {
-		return deny(ReasonSummary, "%s %+v, computed %s %+v",
-			p.Summary.Verdict, p.Summary.Counts, x.judgement.Verdict, x.judgement.Counts)
+	own := Verdict(x.catalogue, p.Cases, p.need(p.Profiles)).Summary()
+	if !p.Summary.equal(own) {
+		return deny(ReasonSummary, "%s %+v with %d findings, computed %s %+v with %d",
+			p.Summary.Verdict, p.Summary.Counts, len(p.Summary.Findings), own.Verdict, own.Counts, len(own.Findings))
 	}
 	root, err := artifactsRoot(p.Artifacts.Items)
 	if err != nil || root != p.Artifacts.Root {

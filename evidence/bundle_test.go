@@ -98,12 +98,13 @@ func TestNextSequence(t *testing.T) {
 
 func TestCatalogueCheck(t *testing.T) {
 	for name, edit := range map[string]func(*evidence.Catalogue){
-		"order":         func(c *evidence.Catalogue) { c.Cases[0], c.Cases[1] = c.Cases[1], c.Cases[0] },
-		"twice":         func(c *evidence.Catalogue) { c.Cases[1] = c.Cases[0] },
-		"no cases":      func(c *evidence.Catalogue) { c.Cases = nil },
-		"empty profile": func(c *evidence.Catalogue) { c.Profiles[1].Tiers = []string{"none"} },
-		"revision 0":    func(c *evidence.Catalogue) { c.Cases[0].Revision = 0 },
-		"features":      func(c *evidence.Catalogue) { c.Cases[3].Features = []string{"quota", "exec"} },
+		"order":              func(c *evidence.Catalogue) { c.Cases[0], c.Cases[1] = c.Cases[1], c.Cases[0] },
+		"twice":              func(c *evidence.Catalogue) { c.Cases[1] = c.Cases[0] },
+		"no cases":           func(c *evidence.Catalogue) { c.Cases = nil },
+		"profile of nothing": func(c *evidence.Catalogue) { c.Profiles[1].Core = nil },
+		"core elsewhere":     func(c *evidence.Catalogue) { c.Profiles[1].Core = []string{"network"} },
+		"revision 0":         func(c *evidence.Catalogue) { c.Cases[0].Revision = 0 },
+		"features":           func(c *evidence.Catalogue) { c.Cases[3].Features = []string{"quota", "exec"} },
 	} {
 		c := world(t).Catalogue
 		if _, err := c.Digest(); err != nil {

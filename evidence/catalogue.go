@@ -30,10 +30,12 @@ type CaseRef struct {
 }
 
 // Profile is a named set of features. It requires every case of its tiers whose features are
-// all in the set.
+// all in the set. Core are those that it is about: without a required case of each it shows
+// nothing, however many other cases it requires; see [Catalogue.Lacks].
 type Profile struct {
 	Name     string   `json:"name"`
 	Features []string `json:"features"` // sorted
+	Core     []string `json:"core"`     // sorted, not empty, all in Features
 	Tiers    []string `json:"tiers"`    // sorted
 }
 
@@ -57,6 +59,7 @@ func (c *Catalogue) Sort() {
 	}
 	for i := range c.Profiles {
 		slices.Sort(c.Profiles[i].Features)
+		slices.Sort(c.Profiles[i].Core)
 		slices.Sort(c.Profiles[i].Tiers)
 	}
 	sort.Slice(c.Cases, func(i, j int) bool { return c.Cases[i].ID < c.Cases[j].ID })
@@ -64,7 +67,8 @@ func (c *Catalogue) Sort() {
 }
 
 // Check returns everything that is wrong with c: a catalogue without cases, without profiles,
-// with a profile that requires nothing, or out of order.
+// with a profile that is about nothing, or out of order. A profile that no case serves yet is not
+// wrong: whoever demands it is told, by [Verdict].
 func (c Catalogue) Check() error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("catalogue: "+format, args...)) }
@@ -92,8 +96,8 @@ func (c Catalogue) Check() error {
 		if i > 0 && c.Profiles[i-1].Name >= p.Name {
 			bad("profile %q out of order", p.Name)
 		}
-		if !slices.ContainsFunc(c.Cases, p.Requires) {
-			bad("profile %q requires no case", p.Name)
+		if len(p.Core) == 0 || !sortedUnique(p.Core) || !subset(p.Core, p.Features) {
+			bad("profile %q: core %q", p.Name, p.Core)
 		}
 	}
 	return errors.Join(errs...)
@@ -102,6 +106,24 @@ func (c Catalogue) Check() error {
 // Requires says whether the profile demands a pass of r.
 func (p Profile) Requires(r CaseRef) bool {
 	return slices.Contains(p.Tiers, r.Tier) && subset(r.Features, p.Features)
+}
+
+// Lacks returns the core features of p that no case required by it needs, sorted. While there is
+// one, a run that p judges shows nothing of it: p is empty.
+func (c Catalogue) Lacks(p Profile) []string {
+	var out []string
+	for _, f := range p.Core {
+		if !slices.ContainsFunc(c.Cases, func(r CaseRef) bool { return slices.Contains(r.Features, f) && p.Requires(r) }) {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// knows says whether a feature is of c's vocabulary: that of its cases and profiles.
+func (c Catalogue) knows(feature string) bool {
+	return slices.ContainsFunc(c.Cases, func(r CaseRef) bool { return slices.Contains(r.Features, feature) }) ||
+		slices.ContainsFunc(c.Profiles, func(p Profile) bool { return slices.Contains(p.Features, feature) })
 }
 
 // Profile returns the profile of that name.

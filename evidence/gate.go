@@ -34,6 +34,7 @@ type Decision struct {
 	Cohort   string           `json:"cohort"`
 	Subjects []DecidedSubject `json:"subjects"`
 	Findings []Finding        `json:"findings"`
+	Waivers  []Waiver         `json:"waivers"` // of the policy, those that excused a case
 	Payload  string           `json:"payloadDigest"`
 	Evidence []string         `json:"evidenceDigests"` // of the evidence files
 
@@ -80,8 +81,9 @@ type examination struct {
 	signers   []signer
 	payload   []byte
 	statement Statement
-	decoded   bool // statement may be shown
-	judgement *Judgement
+	decoded   bool       // statement may be shown
+	catalogue Catalogue  // that rows are judged by, from step 11 on
+	judgement *Judgement // by the policy
 }
 
 type signer struct {
@@ -92,7 +94,7 @@ type signer struct {
 func (x *examination) decision(err error) Decision {
 	d := Decision{
 		Admitted: err == nil, Reason: ReasonOf(err), audited: x.q.Depth == AuditDepth,
-		Subjects: []DecidedSubject{}, Findings: []Finding{}, Evidence: []string{},
+		Subjects: []DecidedSubject{}, Findings: []Finding{}, Waivers: []Waiver{}, Evidence: []string{},
 	}
 	if err != nil {
 		d.Step = d.Reason.Step()
@@ -114,6 +116,7 @@ func (x *examination) decision(err error) Decision {
 	}
 	if x.judgement != nil {
 		d.Verdict, d.Findings = x.judgement.Verdict, x.judgement.Findings
+		d.Waivers = append(d.Waivers, x.judgement.Waived...)
 	}
 	return d
 }
@@ -323,23 +326,27 @@ func (x *examination) complete() error {
 	if !subset(policy.doc.Profiles, p.Profiles) {
 		return deny(ReasonProfile, "claimed %q, required %q", p.Profiles, policy.doc.Profiles)
 	}
-	j := Verdict(cat, p.Cases, Need{
-		Profiles: policy.doc.Profiles, Claims: p.Target.Claims, Images: workloads(p.Images),
-		Oracles: p.Run.Arming.Oracles, Waivers: policy.doc.Waivers, Now: x.q.Now,
-	})
-	x.judgement = &j
+	need := p.need(policy.doc.Profiles)
+	need.Waivers, need.Now = policy.doc.Waivers, x.q.Now
+	j := Verdict(cat, p.Cases, need)
+	x.catalogue, x.judgement = cat, &j
 	if j.Verdict == Conformant {
 		return nil
 	}
 	// A failure is named before what is merely missing.
 	f := j.Findings[0]
-	for _, g := range j.Findings {
-		if g.Code == ReasonCaseFailed {
-			f = g
-			break
-		}
+	if i := slices.IndexFunc(j.Findings, Finding.failure); i >= 0 {
+		f = j.Findings[i]
 	}
-	return deny(f.Code, "%s %s", f.Case, f.Text)
+	return deny(f.Code, "%s", strings.TrimSpace(f.Case+" "+f.Text))
+}
+
+// need is what p itself gives to be judged by, for the profiles of whoever judges.
+func (p Predicate) need(profiles []string) Need {
+	return Need{
+		Profiles: profiles, Claims: p.Target.Claims, Features: p.Run.Arming.Features,
+		Images: workloads(p.Images), Oracles: p.Run.Arming.Oracles,
+	}
 }
 
 func binary(p Predicate, role string) string {

@@ -176,6 +176,10 @@ func derivePins(policy *Policy, ds []Decision) (Pins, error) {
 		finished, _ := p.Run.FinishedAt.Time()
 		earlier(to)
 		earlier(finished.Add(time.Duration(policy.doc.MaxAgeSeconds) * time.Second))
+		for _, w := range d.Waivers {
+			wt, _ := w.Expires.Time()
+			earlier(wt) // without the waiver there would be no admission
+		}
 		for _, s := range d.keys {
 			for _, k := range policy.doc.Keys {
 				if k.SPKIDigest == s {

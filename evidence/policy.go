@@ -27,7 +27,7 @@ type TrustPolicy struct {
 	Profiles             []string          `json:"profiles"`           // required; sorted, not empty
 	Catalogue            Catalogue         `json:"catalogue"`          // whole, so that a worker can judge too
 	MutationEvidence     string            `json:"mutationEvidence"`   // MutationRequired or MutationRecorded
-	Waivers              []Waiver          `json:"waivers"`
+	Waivers              []Waiver          `json:"waivers"`            // see [Verdict]; one that has ended stays and does nothing
 	MinimumSequences     []MinimumSequence `json:"minimumSequences"`
 	DeniedDigests        []string          `json:"deniedDigests"`
 	RequiredCapabilities map[string]string `json:"requiredCapabilities"`
@@ -148,7 +148,8 @@ func (p *Policy) check() error {
 	}
 	c.want(d.MutationEvidence == MutationRequired || d.MutationEvidence == MutationRecorded, "mutationEvidence")
 	for _, w := range d.Waivers {
-		c.want(caseIDPattern.MatchString(w.Case) && w.Revision > 0 && w.Bug != "", "waivers")
+		c.want(caseIDPattern.MatchString(w.Case) && w.Revision > 0, "waivers")
+		c.text(w.Bug, "waivers.bug")
 		c.time(w.Expires, "waivers.expires")
 	}
 	for _, m := range d.MinimumSequences {

@@ -2,7 +2,11 @@
 
 package evidence
 
-import "github.com/go-json-experiment/json/jsontext"
+import (
+	"slices"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
 
 // Types of statement and predicate. Generic verifiers accept Statement v0.1; this one does not.
 const (
@@ -201,8 +205,15 @@ type Arming struct {
 // SeenFeature is one feature as the suite saw it before the first case.
 type SeenFeature struct {
 	Feature  string `json:"feature"`
-	Observed string `json:"observed"` // present, absent, unknown
+	Observed string `json:"observed"`
 }
+
+// What the suite can have seen of a feature; the closed set.
+const (
+	FeaturePresent = "present"
+	FeatureAbsent  = "absent"
+	FeatureUnknown = "unknown"
+)
 
 // ArmedOracle says whether an oracle detected its planted positive in this run.
 type ArmedOracle struct {
@@ -258,6 +269,7 @@ type MutationEvidence struct {
 type MutationResults struct {
 	SuiteDigest     string        `json:"suiteDigest"` // digest of the suite binary
 	CatalogueDigest string        `json:"catalogueDigest"`
+	PatchesDigest   string        `json:"patchesDigest"` // over the patches that the mutants are named by
 	CohortID        string        `json:"cohortId"`
 	Rows            []MutationRow `json:"rows"` // sorted by mutant, then case
 	// Others are the cases that are not there to catch a mutant and ran against it all the same;
@@ -275,8 +287,8 @@ type MutationOthers struct {
 // MutationExcused is a case that a mutant spoils on the side. Why is written with the mutant.
 type MutationExcused struct {
 	Case   string `json:"case"`
-	Status string `json:"status"`
-	Reason string `json:"reason"`
+	Status string `json:"status"` // of the case model, but not pass
+	Reason string `json:"reason"` // a stable word
 	Why    string `json:"why"`
 }
 
@@ -288,11 +300,18 @@ type MutationRow struct {
 	Observed string `json:"observed"` // reason code, or "" for a mutant that survived
 }
 
-// Summary is what [Verdict] computes from the rows; the verifier computes it again.
+// Summary is what [Verdict] computes from the rows for the profiles that the producer names,
+// without waivers; the verifier computes it again, in the same way, before it judges by its own
+// policy.
 type Summary struct {
 	Verdict  Outcome   `json:"verdict"`
 	Counts   Counts    `json:"counts"`
 	Findings []Finding `json:"findings"`
+}
+
+// equal compares a summary that was read with one that was computed.
+func (s Summary) equal(o Summary) bool {
+	return s.Verdict == o.Verdict && s.Counts == o.Counts && slices.Equal(s.Findings, o.Findings)
 }
 
 // Counts are numbers of rows by status.

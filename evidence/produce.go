@@ -86,10 +86,15 @@ func WriteBundle(dir string, st Statement, blobs []Blob, signers ...Signer) (Sta
 	return done, b.Write(dir)
 }
 
-// SealMutation signs the results of a mutation run. The returned bytes are the artifact of
+// SealMutation sorts, checks and signs the results of a mutation run. The returned bytes are the artifact of
 // role [ArtifactMutation], and their digest is MutationEvidence.Digest.
 func SealMutation(r MutationResults, s Signer) ([]byte, error) {
 	slices.SortFunc(r.Rows, compareMutation)
+	slices.SortFunc(r.Others, func(a, b MutationOthers) int { return strings.Compare(a.Mutant, b.Mutant) })
+	c := &checker{}
+	if c.mutation(r); c.err != nil {
+		return nil, fmt.Errorf("mutation statement: %w", c.err)
+	}
 	payload, err := strictjson.Marshal(mutationStatement{
 		Type: StatementType, PredicateType: MutationPredicateType, Predicate: r,
 		Subject: []Subject{{Name: "suite", Digest: DigestSet{SHA256: strings.TrimPrefix(r.SuiteDigest, digestPrefix)}}},

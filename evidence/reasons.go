@@ -49,6 +49,8 @@ const (
 	ReasonCohortBinary     Reason = "cohort-binary"
 	ReasonCatalogue        Reason = "catalogue"
 	ReasonProfile          Reason = "profile"
+	ReasonClaimAbsent      Reason = "claim-absent"
+	ReasonClaimUnchecked   Reason = "claim-unchecked"
 	ReasonCaseFailed       Reason = "case-failed"
 	ReasonCaseMissing      Reason = "case-missing"
 	ReasonCaseUnknown      Reason = "case-unknown"
@@ -178,7 +180,9 @@ func Reasons() []ReasonInfo {
 		{ReasonLaunchProfile, 10, "the launch profile digest is not that of its document"},
 
 		{ReasonCatalogue, 11, "the suite ran another catalogue"},
-		{ReasonProfile, 11, "a required profile was not claimed or does not exist"},
+		{ReasonProfile, 11, "a required profile was not claimed, does not exist, or requires no case of what it is about"},
+		{ReasonClaimAbsent, 11, "the target claims a feature that the suite saw to be absent"},
+		{ReasonClaimUnchecked, 11, "the target claims a feature that the suite did not see"},
 		{ReasonCaseFailed, 11, "a case failed"},
 		{ReasonCaseMissing, 11, "a required case is missing"},
 		{ReasonCaseUnknown, 11, "a row is of no case of the catalogue"},

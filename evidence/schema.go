@@ -157,14 +157,55 @@ func (c *checker) run(p Predicate) {
 		c.want(wordPattern.MatchString(o.Oracle), "run.arming.oracles")
 		c.want(i == 0 || r.Arming.Oracles[i-1].Oracle < o.Oracle, "run.arming.oracles: order")
 	}
+	for i, f := range r.Arming.Features {
+		c.want(wordPattern.MatchString(f.Feature), "run.arming.features")
+		c.want(slices.Contains([]string{FeaturePresent, FeatureAbsent, FeatureUnknown}, f.Observed), "run.arming.features.observed")
+		c.want(i == 0 || r.Arming.Features[i-1].Feature < f.Feature, "run.arming.features: order")
+	}
 	c.digest(r.Seal.Digest, "run.seal.digest")
 	if m := p.MutationEvidence; m != nil {
 		c.digest(m.Digest, "mutationEvidence.digest")
-		c.digest(m.SuiteDigest, "mutationEvidence.suiteDigest")
-		c.digest(m.CatalogueDigest, "mutationEvidence.catalogueDigest")
-		c.digest(m.CohortID, "mutationEvidence.cohortId")
-		c.want(slices.IsSortedFunc(m.Rows, compareMutation), "mutationEvidence.rows: order")
+		c.mutation(m.MutationResults)
 	}
+}
+
+func (c *checker) mutation(m MutationResults) {
+	c.digest(m.SuiteDigest, "mutationEvidence.suiteDigest")
+	c.digest(m.CatalogueDigest, "mutationEvidence.catalogueDigest")
+	c.digest(m.PatchesDigest, "mutationEvidence.patchesDigest")
+	c.digest(m.CohortID, "mutationEvidence.cohortId")
+	c.want(slices.IsSortedFunc(m.Rows, compareMutation), "mutationEvidence.rows: order")
+	for i, o := range m.Others {
+		c.want(i == 0 || m.Others[i-1].Mutant < o.Mutant, "mutationEvidence.others: order")
+		c.want(slices.ContainsFunc(m.Rows, func(r MutationRow) bool { return r.Mutant == o.Mutant }), "mutationEvidence.others: a mutant without a row")
+		c.want(len(o.Passed)+len(o.Excused) > 0, "mutationEvidence.others: no case")
+		c.want(sortedUnique(o.Passed), "mutationEvidence.others.passed: order")
+		// Each case is named once per mutant: caught it, passed, or excused.
+		named := map[string]bool{}
+		for _, r := range m.Rows {
+			named[r.Case] = named[r.Case] || r.Mutant == o.Mutant
+		}
+		once := func(id, where string) {
+			c.want(caseIDPattern.MatchString(id) && !named[id], where)
+			named[id] = true
+		}
+		for _, id := range o.Passed {
+			once(id, "mutationEvidence.others.passed")
+		}
+		for j, e := range o.Excused {
+			once(e.Case, "mutationEvidence.others.excused")
+			c.want(j == 0 || o.Excused[j-1].Case < e.Case, "mutationEvidence.others.excused: order")
+			c.want(slices.Contains(excusable(), e.Status), "mutationEvidence.others.excused.status")
+			c.want(wordPattern.MatchString(e.Reason), "mutationEvidence.others.excused.reason")
+			c.text(e.Why, "mutationEvidence.others.excused.why")
+		}
+	}
+}
+
+// excusable are the statuses that a case may have beside a mutant which is not its own: all but
+// pass, and waived, since nobody waives anything there.
+func excusable() []string {
+	return []string{StatusFail, StatusInconclusive, StatusError, StatusNotApplicable, StatusNotRun}
 }
 
 func (c *checker) rows(p Predicate) {

@@ -5,6 +5,7 @@ package evidence
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -30,6 +31,7 @@ type Finding struct {
 type Need struct {
 	Profiles []string      // at least one
 	Claims   []string      // features of the target
+	Features []SeenFeature // of this run, whatever the target claims
 	Images   []string      // config digests of all workload images; at least one
 	Oracles  []ArmedOracle // of this run
 	Waivers  []Waiver      // of the verifier's policy only; nil for a producer
@@ -41,6 +43,7 @@ type Judgement struct {
 	Verdict  Outcome
 	Counts   Counts
 	Findings []Finding // run first, then in the order of case ids
+	Waived   []Waiver  // of Need.Waivers, those that excused a row; in the order of case ids
 }
 
 // Summary returns j in the form of the predicate.
@@ -55,6 +58,14 @@ func (j Judgement) Summary() Summary {
 // attempt, a witness, armed oracles, and every image that it had to run in. not-applicable
 // counts only for a case that no required profile demands and whose feature the target does
 // not claim. A failing case outside the profiles makes the run non-conformant all the same.
+//
+// A claimed feature that the suite saw absent makes the run non-conformant, one of the
+// catalogue that it did not see present makes it incomplete.
+//
+// A waiver excuses a row of its case and revision with status fail or inconclusive, in whatever
+// profile, until it expires. It excuses what was observed and not what was not: a case that is
+// missing, was not run, broke the suite, ran in another revision or says that it does not apply
+// stays a finding. Counts are of the rows and know no waivers.
 func Verdict(cat Catalogue, rows []CaseRow, need Need) Judgement {
 	v := &judge{cat: cat, need: need, armed: map[string]bool{}}
 	if err := cat.Check(); err != nil {
@@ -69,6 +80,9 @@ func Verdict(cat Catalogue, rows []CaseRow, need Need) Judgement {
 			v.add("", ReasonProfile, fmt.Sprintf("profile %q is not in the catalogue", name))
 			continue
 		}
+		if lacks := cat.Lacks(p); len(lacks) > 0 {
+			v.add("", ReasonProfile, fmt.Sprintf("profile %q requires no case of %s", name, strings.Join(lacks, ", ")))
+		}
 		v.profiles = append(v.profiles, p)
 	}
 	if len(need.Images) == 0 {
@@ -78,6 +92,7 @@ func Verdict(cat Catalogue, rows []CaseRow, need Need) Judgement {
 		v.armed[o.Oracle] = o.Detected
 	}
 	v.count(rows)
+	v.claims(rows)
 	v.strangers(rows)
 	for _, ref := range cat.Cases {
 		var mine []CaseRow
@@ -88,19 +103,21 @@ func Verdict(cat Catalogue, rows []CaseRow, need Need) Judgement {
 		}
 		v.one(ref, mine)
 	}
-	out := Judgement{Verdict: Conformant, Counts: v.counts, Findings: v.findings}
-	for _, f := range v.findings {
-		if f.Code == ReasonCaseFailed {
-			out.Verdict = NonConformant
-			break
-		}
+	out := Judgement{Verdict: Conformant, Counts: v.counts, Findings: v.findings, Waived: v.waived}
+	if len(v.findings) > 0 {
 		out.Verdict = Incomplete
+	}
+	if slices.ContainsFunc(v.findings, Finding.failure) {
+		out.Verdict = NonConformant
 	}
 	if out.Findings == nil {
 		out.Findings = []Finding{}
 	}
 	return out
 }
+
+// failure says that something that must hold was seen not to hold.
+func (f Finding) failure() bool { return f.Code == ReasonCaseFailed || f.Code == ReasonClaimAbsent }
 
 type judge struct {
 	cat      Catalogue
@@ -109,6 +126,7 @@ type judge struct {
 	armed    map[string]bool
 	counts   Counts
 	findings []Finding
+	waived   []Waiver
 }
 
 func (v *judge) add(id string, code Reason, text string) {
@@ -147,6 +165,45 @@ func (v *judge) strangers(rows []CaseRow) {
 	}
 }
 
+// claims holds what the target says of itself against what the suite saw. A claim outside the
+// catalogue's vocabulary says nothing here.
+func (v *judge) claims(rows []CaseRow) {
+	seen := map[string]string{}
+	for _, f := range v.need.Features {
+		if had, ok := seen[f.Feature]; ok && had != f.Observed {
+			f.Observed = FeatureUnknown // two answers are none
+		}
+		seen[f.Feature] = f.Observed
+	}
+	for _, claim := range slices.Compact(slices.Sorted(slices.Values(v.need.Claims))) {
+		switch seen[claim] {
+		case FeaturePresent:
+		case FeatureAbsent:
+			v.add("", ReasonClaimAbsent, fmt.Sprintf("the target claims %s, and the suite saw that it is not there", claim))
+		default:
+			if v.cat.knows(claim) && !v.idle(claim, rows) {
+				v.add("", ReasonClaimUnchecked, fmt.Sprintf("the target claims %s, and the suite did not see it", claim))
+			}
+		}
+	}
+}
+
+// idle says that cases of a feature are there and none of them could run: their rows say so
+// already, and more than that nobody can know of the feature.
+func (v *judge) idle(feature string, rows []CaseRow) bool {
+	any := false
+	for _, r := range rows {
+		i := slices.IndexFunc(v.cat.Cases, func(c CaseRef) bool { return c.ID == r.ID })
+		if i < 0 || !slices.Contains(v.cat.Cases[i].Features, feature) {
+			continue
+		}
+		if any = true; r.Status != StatusNotRun {
+			return false
+		}
+	}
+	return any
+}
+
 func (v *judge) required(ref CaseRef) bool {
 	return slices.ContainsFunc(v.profiles, func(p Profile) bool { return p.Requires(ref) })
 }
@@ -171,7 +228,7 @@ func (v *judge) row(ref CaseRef, r CaseRow, required bool) {
 	if r.Revision != ref.Revision {
 		v.add(ref.ID, ReasonCaseRevision, fmt.Sprintf("revision %d, catalogue has %d", r.Revision, ref.Revision))
 	}
-	if r.Status != StatusPass && v.waived(ref) {
+	if v.excused(r) {
 		return
 	}
 	switch r.Status {
@@ -224,9 +281,17 @@ func (v *judge) pass(ref CaseRef, r CaseRow) {
 	}
 }
 
-func (v *judge) waived(ref CaseRef) bool {
-	return slices.ContainsFunc(v.need.Waivers, func(w Waiver) bool {
+// excused says that a waiver of the verifier covers r as it stands, and notes the waiver.
+func (v *judge) excused(r CaseRow) bool {
+	if r.Status != StatusFail && r.Status != StatusInconclusive {
+		return false
+	}
+	i := slices.IndexFunc(v.need.Waivers, func(w Waiver) bool {
 		end, ok := w.Expires.Time()
-		return w.Case == ref.ID && w.Revision == ref.Revision && w.Bug != "" && ok && v.need.Now.Before(end)
+		return w.Case == r.ID && w.Revision == r.Revision && w.Bug != "" && ok && v.need.Now.Before(end)
 	})
+	if i >= 0 && !slices.Contains(v.waived, v.need.Waivers[i]) {
+		v.waived = append(v.waived, v.need.Waivers[i])
+	}
+	return i >= 0
 }

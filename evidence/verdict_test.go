@@ -5,7 +5,6 @@ package evidence_test
 import (
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/hallmark-sandbox/hallmark/evidence"
 )
@@ -52,23 +51,49 @@ func TestVerdict(t *testing.T) {
 			n.Profiles = []string{"small"}
 		}, evidence.Incomplete, evidence.ReasonCaseNotApplicable},
 		{"two profiles", func(_ *evidence.Catalogue, _ *evidence.Predicate, n *evidence.Need) {
-			n.Profiles = []string{"first-light", "small"}
+			n.Profiles = []string{"quota", "small"}
 		}, evidence.Conformant, ""},
-		{"waiver of the verifier", func(_ *evidence.Catalogue, p *evidence.Predicate, n *evidence.Need) {
-			p.Cases[0].Status = evidence.StatusFail
-			n.Waivers = []evidence.Waiver{{Case: p.Cases[0].ID, Revision: p.Cases[0].Revision, Bug: "b", Expires: evidence.At(n.Now.Add(time.Hour))}}
+		{"empty profile", func(_ *evidence.Catalogue, _ *evidence.Predicate, n *evidence.Need) {
+			n.Profiles = []string{"credentials"} // it requires two cases, and none of credentials
+		}, evidence.Incomplete, evidence.ReasonProfile},
+		{"empty profile beside a full one", func(_ *evidence.Catalogue, _ *evidence.Predicate, n *evidence.Need) {
+			n.Profiles = []string{"credentials", "quota"}
+		}, evidence.Incomplete, evidence.ReasonProfile},
+		{"claimed and absent", func(_ *evidence.Catalogue, p *evidence.Predicate, n *evidence.Need) {
+			n.Features = saw(n.Features, "quota", evidence.FeatureAbsent)
+		}, evidence.NonConformant, evidence.ReasonClaimAbsent},
+		{"claimed, absent and outside the profiles", func(_ *evidence.Catalogue, p *evidence.Predicate, n *evidence.Need) {
+			n.Profiles, n.Features = []string{"small"}, saw(n.Features, "quota", evidence.FeatureAbsent)
+		}, evidence.NonConformant, evidence.ReasonClaimAbsent},
+		{"claimed and unknown", func(_ *evidence.Catalogue, p *evidence.Predicate, n *evidence.Need) {
+			n.Features = saw(n.Features, "quota", evidence.FeatureUnknown)
+		}, evidence.Incomplete, evidence.ReasonClaimUnchecked},
+		{"claimed and not looked at", func(_ *evidence.Catalogue, p *evidence.Predicate, n *evidence.Need) {
+			n.Features = nil
+		}, evidence.Incomplete, evidence.ReasonClaimUnchecked},
+		{"claimed and seen in two ways", func(_ *evidence.Catalogue, p *evidence.Predicate, n *evidence.Need) {
+			n.Features = append(slices.Clone(n.Features), evidence.SeenFeature{Feature: "quota", Observed: evidence.FeatureAbsent})
+		}, evidence.Incomplete, evidence.ReasonClaimUnchecked},
+		{"claimed, in no case and not seen", func(_ *evidence.Catalogue, p *evidence.Predicate, n *evidence.Need) {
+			n.Claims, n.Features = []string{"credentials", "exec", "files", "quota"}, saw(n.Features, "credentials", evidence.FeatureUnknown)
+		}, evidence.Incomplete, evidence.ReasonClaimUnchecked},
+		{"claimed beyond the vocabulary", func(_ *evidence.Catalogue, p *evidence.Predicate, n *evidence.Need) {
+			n.Claims = append([]string{"acceleration"}, n.Claims...)
 		}, evidence.Conformant, ""},
-		{"waiver without a bug", func(_ *evidence.Catalogue, p *evidence.Predicate, n *evidence.Need) {
-			p.Cases[0].Status = evidence.StatusFail
-			n.Waivers = []evidence.Waiver{{Case: p.Cases[0].ID, Revision: p.Cases[0].Revision, Expires: evidence.At(n.Now.Add(time.Hour))}}
-		}, evidence.NonConformant, evidence.ReasonCaseFailed},
+		{"present and not claimed", func(_ *evidence.Catalogue, p *evidence.Predicate, n *evidence.Need) {
+			n.Features = saw(n.Features, "credentials", evidence.FeaturePresent)
+		}, evidence.Conformant, ""},
+		{"claimed, unknown, and its only case could not run", func(_ *evidence.Catalogue, p *evidence.Predicate, n *evidence.Need) {
+			p.Cases[3].Status = evidence.StatusNotRun
+			n.Profiles, n.Features = []string{"small"}, saw(n.Features, "quota", evidence.FeatureUnknown)
+		}, evidence.Incomplete, evidence.ReasonCaseNotRun},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			w := world(t)
 			cat, p := w.Catalogue, w.Statement.Predicate
 			need := evidence.Need{
-				Profiles: p.Profiles, Claims: p.Target.Claims, Oracles: p.Run.Arming.Oracles, Now: w.Now,
+				Profiles: p.Profiles, Claims: p.Target.Claims, Features: p.Run.Arming.Features, Oracles: p.Run.Arming.Oracles, Now: w.Now,
 				Images: []string{p.Images[0].ConfigDigest, p.Images[1].ConfigDigest},
 			}
 			tt.edit(&cat, &p, &need)
@@ -83,11 +108,25 @@ func TestVerdict(t *testing.T) {
 			if code != tt.code {
 				t.Errorf("first finding %q, want %q", code, tt.code)
 			}
+			if len(j.Waived) > 0 {
+				t.Errorf("waived %+v without a waiver", j.Waived)
+			}
 			if j.Counts.Total != int64(len(p.Cases)) {
 				t.Errorf("counts %+v over %d rows", j.Counts, len(p.Cases))
 			}
 		})
 	}
+}
+
+// saw is list with another answer for one feature.
+func saw(list []evidence.SeenFeature, feature, observed string) []evidence.SeenFeature {
+	list = slices.Clone(list)
+	for i := range list {
+		if list[i].Feature == feature {
+			list[i].Observed = observed
+		}
+	}
+	return list
 }
 
 func TestCohortIDCoversEveryFact(t *testing.T) {

@@ -28,7 +28,14 @@ const probeBound = 60 * time.Second
 func (l *Lab) Probe(ctx context.Context, runtimeName, repo string) (map[string]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, probeBound)
 	defer cancel()
-	dir, err := os.MkdirTemp(l.WorkDir, "probe-")
+	if err := l.sweepProbes(ctx); err != nil {
+		return nil, fmt.Errorf("sweep what a killed probe left: %w", err)
+	}
+	owner, err := probeOwner()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp(l.WorkDir, probePrefix+owner+"-")
 	if err != nil {
 		return nil, fmt.Errorf("probe sandbox: %w", err)
 	}
@@ -48,7 +55,7 @@ func (l *Lab) Probe(ctx context.Context, runtimeName, repo string) (map[string]s
 	if err != nil {
 		return nil, err
 	}
-	out, err := l.runOnce(ctx, &container.Config{Image: img.ConfigDigest, Entrypoint: []string{"/probe"}, Cmd: []string{}, User: "65532:65532"},
+	out, err := l.runOnce(ctx, &container.Config{Image: img.ConfigDigest, Entrypoint: []string{"/probe"}, Cmd: []string{}, User: "65532:65532", Labels: map[string]string{probeLabel: owner}},
 		&container.HostConfig{
 			Runtime: runtimeName, NetworkMode: "none", ReadonlyRootfs: true, CapDrop: []string{"ALL"}, SecurityOpt: []string{"no-new-privileges"},
 			Tmpfs: map[string]string{"/tmp": "rw,nosuid,nodev,size=16m,mode=1777"},

@@ -37,7 +37,11 @@ func Examine(cache string) []Check {
 	for _, t := range smallTools {
 		out = append(out, checkTool(t.name, false, "apt-get install "+t.pkg+" (make conformance does it, and says so before)"))
 	}
-	return append(out, checkEngine(), checkCached(cache))
+	python := checkTool("python3", false, "apt-get install python3-minimal; needed by `hallmark alternatives bubblewrap` only")
+	if python.OK {
+		python.Detail += ", for the alternative bubblewrap only"
+	}
+	return append(out, python, checkEngine(), checkCached(cache))
 }
 
 // CheckMachine says what stops a lab on this machine for good, as a

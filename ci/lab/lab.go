@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/docker/docker/client"
+	"golang.org/x/sys/unix"
 )
 
 // Names that hold in every lab.
@@ -21,6 +22,7 @@ const (
 	RuntimeAlt   = "runsc-deb" // the distribution's package, ptrace, --network=none; may be absent
 	RuntimeRunc  = "runc"      // the engine's own default
 	NetworkName  = "hallmark-lab"
+	Bubblewrap   = "bwrap" // no runtime of the engine: a program of its own; may be absent
 )
 
 // ErrNotRunning says that no lab runs on the cache.
@@ -40,6 +42,8 @@ type Binary struct {
 	Path    string `json:"path"`
 	Digest  string `json:"digest"`
 	Package string `json:"package,omitempty"` // name_version of the package it was extracted from; empty when it was installed already
+	// Libraries are folders for LD_LIBRARY_PATH with what the host lacks of its shared libraries.
+	Libraries []string `json:"libraries,omitempty"`
 }
 
 // Lab describes one running lab. It is also the content of <cache>/lab.json.
@@ -61,8 +65,9 @@ type Lab struct {
 	Containerd   Binary             `json:"containerd"`
 	Shim         Binary             `json:"shim"`
 	Busybox      Binary             `json:"busybox"` // static, for fixtures/image
+	Bubblewrap   Binary             `json:"bubblewrap"`
 	Runtimes     map[string]Runtime `json:"runtimes"`
-	Missing      map[string]string  `json:"missing,omitempty"` // runtime name -> why it is not there
+	Missing      map[string]string  `json:"missing,omitempty"` // runtime name, or bwrap -> why it is not there
 	OwnerPid     int                `json:"ownerPid"`          // the process that it is bound to (Options.Bound), 0 for none
 	OwnerStart   uint64             `json:"ownerStart"`
 
@@ -96,7 +101,7 @@ func RepoDir() (string, error) {
 		}
 		up := filepath.Dir(dir)
 		if up == dir {
-			return "", errors.New("find repository: no ci/runsc/go.mod at or above the working directory")
+			return "", &MissingError{What: "no clone of the repository (ci/runsc/go.mod) at or above the working directory", Remedy: "run this inside of one"}
 		}
 		dir = up
 	}
@@ -119,6 +124,9 @@ func find(ctx context.Context, cache string) (*Lab, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, ErrNotRunning
 	}
+	if errors.Is(err, fs.ErrPermission) {
+		return nil, notOurs("its record cannot be read")
+	}
 	if err != nil {
 		return nil, fmt.Errorf("read lab record: %w", err)
 	}
@@ -129,6 +137,9 @@ func find(ctx context.Context, cache string) (*Lab, error) {
 	if start, err := startTime(l.EnginePid); err != nil || start != l.EngineStart {
 		return nil, fmt.Errorf("%w: its engine (process %d) is gone", ErrNotRunning, l.EnginePid)
 	}
+	if err := unix.Access(l.Socket, unix.W_OK); errors.Is(err, fs.ErrPermission) {
+		return nil, notOurs(fmt.Sprintf("its engine (process %d) lives, and does not answer this user", l.EnginePid))
+	}
 	cli, err := l.Client()
 	if err != nil {
 		return nil, err
@@ -138,6 +149,11 @@ func find(ctx context.Context, cache string) (*Lab, error) {
 		return nil, fmt.Errorf("%w: its engine does not answer: %w", ErrNotRunning, err)
 	}
 	return l, nil
+}
+
+// notOurs says that there may be a lab that this user cannot look at.
+func notOurs(why string) error {
+	return &MissingError{What: "the lab belongs to root: " + why, Remedy: "run this as root, for instance with sudo"}
 }
 
 // Client returns a new engine client; the caller closes it.

@@ -303,6 +303,18 @@ func TestCohortIsMeasuredTheSameTwice(t *testing.T) {
 	if control.Capabilities["sentry.openat2"] != "yes" {
 		t.Errorf("under runc the probe says openat2 %q", control.Capabilities["sentry.openat2"])
 	}
+	for name, c := range map[string]map[string]string{"runsc": first.Capabilities, "runc": control.Capabilities} {
+		if c["sentry.subreaper"] != "yes" {
+			t.Errorf("under %s the probe says subreaper %q, and the supervisor lives on it there", name, c["sentry.subreaper"])
+		}
+	}
+	// PID 1 of that build is told that it is a subreaper, and no other process can become one.
+	if alt, ok := l.Runtimes[lab.RuntimeAlt]; ok && strings.HasPrefix(alt.Version, "0.0~20221219") {
+		old, err := l.Probe(t.Context(), lab.RuntimeAlt, repo)
+		if err != nil || old["sentry.subreaper"] != "EINVAL" {
+			t.Errorf("under runsc of 2022 the probe says subreaper %q, %v", old["sentry.subreaper"], err)
+		}
+	}
 	for name := range control.Capabilities {
 		t.Logf("%s: runsc %s, runc %s", name, first.Capabilities[name], control.Capabilities[name])
 	}

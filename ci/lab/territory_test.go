@@ -81,6 +81,35 @@ func TestMissingLibraries(t *testing.T) {
 	}
 }
 
+// Bubblewrap is offered with its digest, and a distribution without it still has a lab.
+func TestBubblewrapMayBeAbsent(t *testing.T) {
+	cache, err := CacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var said strings.Builder
+	p, err := openPackages(filepath.Join(cache, "packages"), &said)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tools, err := findTools(t.Context(), p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if digest, err := fileDigest(tools.bubblewrap.Path); err != nil || digest != tools.bubblewrap.Digest || tools.missing[Bubblewrap] != "" {
+		t.Errorf("%+v, %v; missing %v", tools.bubblewrap, err, tools.missing)
+	}
+	for _, dir := range tools.path {
+		if strings.Contains(dir, "bubblewrap") {
+			t.Errorf("the engine gets %s on its PATH", dir)
+		}
+	}
+	p.index["bubblewrap"] = noFolder
+	if tools, err = findTools(t.Context(), p); err != nil || tools.bubblewrap.Path != "" || tools.missing[Bubblewrap] == "" || !strings.Contains(said.String(), "bwrap is left out") {
+		t.Errorf("without the package: %v, missing %v, said %q", err, tools.missing, said.String())
+	}
+}
+
 // TestKillSparesAReusedPid gives kill a start time that is not the process's own.
 func TestKillSparesAReusedPid(t *testing.T) {
 	cmd := exec.Command("sleep", "600")
@@ -103,5 +132,18 @@ func TestKillSparesAReusedPid(t *testing.T) {
 	}
 	if err := cmd.Wait(); err == nil {
 		t.Error("the right process was not killed")
+	}
+}
+
+func TestOwnersOfProbes(t *testing.T) {
+	own, err := probeOwner()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, start, _ := strings.Cut(own, "-")
+	for owner, lives := range map[string]bool{own: true, pid + "-1": false, "999999999-" + start: false, "somebody": true, "1-x": true, "": true} {
+		if got := probeOwnerLives(owner); got != lives {
+			t.Errorf("%q lives: %v", owner, got)
+		}
 	}
 }

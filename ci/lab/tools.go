@@ -15,7 +15,7 @@ import (
 
 // toolset is the programs of one lab, installed ones or extracted ones.
 type toolset struct {
-	engine, containerd, shim, runc, busybox, alternative Binary
+	engine, containerd, shim, runc, busybox, alternative, bubblewrap Binary
 
 	path      []string // folders for PATH, first wins
 	libraries []string // folders for LD_LIBRARY_PATH; usually none
@@ -47,11 +47,24 @@ func findTools(ctx context.Context, p *packages) (toolset, error) {
 	var err error
 	t.alternative, err = t.take(ctx, p, "runsc", "runsc", false)
 	if errors.Is(err, errNoPackage) {
-		t.missing[RuntimeAlt] = "the distribution has no package runsc"
-		fmt.Fprintln(p.out, "lab: the distribution has no package runsc: the alternative runtime "+RuntimeAlt+" is left out")
+		t.leaveOut(p, RuntimeAlt, errors.New("the distribution has no package runsc"))
+		err = nil
+	}
+	if err != nil {
+		return t, err
+	}
+	// On folders of its own: it is no part of the engine, and nothing but one alternative needs it.
+	apart := toolset{}
+	if t.bubblewrap, err = apart.take(ctx, p, Bubblewrap, "bubblewrap", false); err != nil && ctx.Err() == nil {
+		t.leaveOut(p, Bubblewrap, err)
 		err = nil
 	}
 	return t, err
+}
+
+func (t *toolset) leaveOut(p *packages, name string, why error) {
+	t.missing[name] = why.Error()
+	fmt.Fprintf(p.out, "lab: %s is left out: %v\n", name, why)
 }
 
 // take returns one program and adds its folder and the libraries it lacks.
@@ -79,7 +92,7 @@ func (t *toolset) take(ctx context.Context, p *packages, name, pkg string, mayIn
 				t.libraries = append(t.libraries, l)
 			}
 		}
-		return t.add(Binary{Path: path, Package: filepath.Base(dir)})
+		return t.add(Binary{Path: path, Package: filepath.Base(dir), Libraries: libs})
 	}
 	return Binary{}, fmt.Errorf("find %s: package %s does not hold it", name, filepath.Base(dir))
 }

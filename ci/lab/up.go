@@ -132,7 +132,7 @@ func (t territory) up(ctx context.Context, opts Options) (*Lab, error) {
 	l := &Lab{
 		ID: t.id, Cache: t.cache, Socket: t.socket(), RunDir: t.runDir, DataRoot: t.dataRoot(), WorkDir: t.workDir(),
 		CgroupParent: t.cgroup, CgroupMode: cgroupMode(), Network: NetworkName,
-		Engine: tools.engine, Containerd: tools.containerd, Shim: tools.shim, Busybox: tools.busybox,
+		Engine: tools.engine, Containerd: tools.containerd, Shim: tools.shim, Busybox: tools.busybox, Bubblewrap: tools.bubblewrap,
 		Missing: tools.missing, Fresh: true,
 	}
 	if opts.Bound {

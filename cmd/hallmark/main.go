@@ -24,7 +24,7 @@ import (
 )
 
 func main() {
-	suite := conformance.Suite{Cases: cases.All(), Arming: cases.Arming(), Drivers: runcmd.Drivers(), Families: cases.Families()}
+	suite := conformance.Suite{Cases: cases.All(), Arming: cases.Arming(), Probes: cases.Probes(), Drivers: runcmd.Drivers(), Families: cases.Families()}
 	if conformance.IsChild() {
 		conformance.ChildMain(suite)
 		return
@@ -38,7 +38,10 @@ func main() {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	for _, group := range [][]*cobra.Command{runcmd.New(suite), evidencecmd.New(suite.Catalogue), labcmd.New(), mainjob.New(suite)} {
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return &exit.Error{Status: exit.Failed, Sentence: err.Error(), Remedy: fmt.Sprintf("`%s --help` lists its flags", cmd.CommandPath())}
+	})
+	for _, group := range [][]*cobra.Command{runcmd.New(suite), evidencecmd.New(suite.Catalogue, conformance.ReferenceProfiles()), labcmd.New(), mainjob.New(suite)} {
 		root.AddCommand(group...)
 	}
 	os.Exit(report(root.ExecuteContext(ctx)))

@@ -4,6 +4,10 @@ package cases
 
 import (
 	"bufio"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -55,18 +59,6 @@ func TestCasesAreOfThePublishedCatalogue(t *testing.T) {
 	t.Logf("the catalogue has %d rows beyond the %d that are implemented:\n  %s", len(beyond), len(All()), strings.Join(beyond, "\n  "))
 }
 
-func TestFirstLightIsComplete(t *testing.T) {
-	var have []string
-	for _, c := range All() {
-		have = append(have, c.ID)
-	}
-	for _, id := range strings.Fields("FS-02 QT-01 QT-02 PR-01 PR-05 IP-01 IP-03 OU-01 OU-05 RS-01 NW-01 CR-01 LC-07 PT-04 IM-01 IM-05 KE-04 KE-06") {
-		if !slices.Contains(have, id) {
-			t.Errorf("%s is missing", id)
-		}
-	}
-}
-
 // caseFile is how a case's file is named: family and number, then words.
 var caseFile = regexp.MustCompile(`^([a-z]{2})([0-9]{2})_[a-z0-9_]+\.go$`)
 
@@ -98,11 +90,73 @@ func TestFilesAndListsAgree(t *testing.T) {
 		if !listed[id] {
 			t.Errorf("%s is on disk and in no list", f)
 		}
+		body, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ids := caseIDs(t, body); len(ids) != 1 || ids[0] != id {
+			t.Errorf("%s holds the cases %q", f, ids)
+		}
+	}
+	if len(onDisk) == 0 {
+		t.Error("no case file found")
+	}
+	// Deeper down no list reaches, and no glob above.
+	err = filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && (path == "internal" || path == "testdata"):
+			return filepath.SkipDir
+		case filepath.Ext(path) == ".go" && strings.Count(path, "/") > 1:
+			t.Errorf("%s lies deeper than a family", path)
+		case filepath.Ext(path) == ".go" && strings.Count(path, "/") == 0 && caseFile.MatchString(path):
+			t.Errorf("%s lies in no family", path)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
 	}
 	for id := range listed {
 		if onDisk[id] == "" {
 			t.Errorf("%s is listed and has no file", id)
 		}
+	}
+}
+
+// caseIDs are those of the conformance.Case values that a file declares.
+func caseIDs(t *testing.T, body []byte) (ids []string) {
+	t.Helper()
+	file, err := parser.ParseFile(token.NewFileSet(), "", body, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ast.Inspect(file, func(n ast.Node) bool {
+		lit, ok := n.(*ast.CompositeLit)
+		if !ok {
+			return true
+		}
+		kind, ok := lit.Type.(*ast.SelectorExpr)
+		if !ok || kind.Sel.Name != "Case" {
+			return true
+		}
+		id := "without an id"
+		for _, e := range lit.Elts {
+			if kv, ok := e.(*ast.KeyValueExpr); ok && kv.Key.(*ast.Ident).Name == "ID" {
+				id = strings.Trim(kv.Value.(*ast.BasicLit).Value, `"`)
+			}
+		}
+		ids = append(ids, id)
+		return true
+	})
+	return ids
+}
+
+func TestASecondCaseInAFileIsSeen(t *testing.T) {
+	body := "package fs\nvar A, B = conformance.Case{ID: \"FS-01\"}, conformance.Case{ID: \"FS-03\"}\nfunc f() { _ = conformance.Case{} }\n"
+	if ids := caseIDs(t, []byte(body)); !slices.Equal(ids, []string{"FS-01", "FS-03", "without an id"}) {
+		t.Errorf("seen: %q", ids)
 	}
 }
 

@@ -1,9 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package target says what a sandbox runtime must offer to be tested.
+// Package target says what a sandbox runtime must offer to be tested. It owns the interfaces and
+// the words; drivers implement them; it runs nothing.
 //
-// Runtime is the tenant's client; Observer looks from outside; Controller disturbs. The last
-// two are optional, part by part: a method of an absent part returns [ErrUnavailable].
+//   - [Runtime], with [Sandbox] and [Files], is what a tenant's client can ask. It is required, and
+//     it promises what the runtime promises, no more: a driver repairs nothing. A refusal is an
+//     *[Error] with the runtime's own code; any other error means that the driver or the host is at
+//     fault, and then nothing is judged.
+//   - [Observer] looks from outside: engine, /proc, the host's view of a workspace. It promises
+//     never to ask the tenant, nor to take the runtime's word for a fact.
+//   - [Controller] disturbs: root inside a sandbox, a dead daemon, a fault at the engine. It
+//     promises to touch this target's own sandboxes and daemon only.
+//
+// Observer and Controller are optional, part by part: [Target].Parts names what is there, a method
+// of an absent part returns [ErrUnavailable], and the cases that need it are not run.
+//
+// Conventions that the cases count on, whatever the runtime: a command starts in the workspace, or
+// in Cwd below it, as user and group 65532 without further groups and without privilege; a file
+// written by the Files API can be executed by it; a path of the Files API is relative to the
+// workspace; what the tenant stores there is seen at once by Files and, with
+// observer.workspace-path, under [Container].Workspace on the host. With a foothold the workspace
+// is at /workspace inside.
+//
+// Read next: package target/docker for a driver that is small, package conformance for the cases.
 package target
 
 import (
@@ -30,10 +49,10 @@ const (
 	KindGone        Kind = "gone"        // it was disposed, has expired, or never was
 	KindPathUnsafe  Kind = "path-unsafe" // a path that leaves the workspace, or a link on it
 	KindNotFound    Kind = "not-found"   // no such entry
-	KindNoSpace     Kind = "no-space"    // the workspace's bound
+	KindNoSpace     Kind = "no-space"    // the workspace's bound, or what the host keeps for itself
 	KindBusy        Kind = "busy"        // concurrency or capacity
 	KindUnqualified Kind = "unqualified" // an image, helper or runtime that is not admitted
-	KindUnsupported Kind = "unsupported" // the driver cannot honour a bound or an option
+	KindUnsupported Kind = "unsupported" // the driver or its host cannot honour a bound or an option
 )
 
 // Error is a typed refusal by the runtime. Code is the runtime's stable code, for example
@@ -83,8 +102,9 @@ type Description struct {
 	Digests  map[string]string
 }
 
-// Spec asks for one sandbox over one workspace. Zero resources mean the suite's defaults,
-// which the driver must honour or refuse.
+// Spec asks for one sandbox over one workspace. Zero resources mean the suite's defaults
+// ([Spec.WithDefaults]). A driver honours every bound or refuses with [KindUnsupported], but for the
+// workspace's bytes and inodes: those it may ignore when it does not claim the feature quota.
 type Spec struct {
 	WorkspaceID     string // "" for a new random one
 	Image           string // config digest
@@ -125,10 +145,11 @@ type Command struct {
 	MaxOutput int64         // bytes over both streams; 0 means 1 MiB
 }
 
-// Result is a terminal outcome as the runtime reports it.
+// Result is a terminal outcome as the runtime reports it. What a runtime cannot tell stays zero:
+// an engine that folds a signal into an exit code above 128 is not corrected.
 type Result struct {
 	Stdout, Stderr    []byte
-	ExitCode          int // -1 when ended by a signal
+	ExitCode          int // -1 when ended by a signal, as far as the runtime tells
 	Signal            string
 	Duration          time.Duration
 	TruncatedStdout   bool
@@ -210,15 +231,15 @@ type Container struct {
 	Labels    map[string]string
 }
 
-// Observer looks from outside. It never asks the tenant.
+// Observer looks from outside. It never asks the tenant. All methods are safe for concurrent use.
 type Observer interface {
 	// Container finds the sandbox's container by the engine, not by the runtime's word; none is
 	// [ErrNoContainer].
 	Container(ctx context.Context, sandboxID string) (Container, error)
 	// EngineSocket is the engine's own socket, past the tape.
 	EngineSocket() (string, error)
-	// CgroupParent is the parent cgroup of all containers of the engine, for example
-	// "/hallmark-lab-ab12", relative to each hierarchy's root.
+	// CgroupParent is the parent cgroup of this target's containers, for example
+	// "/hallmark-lab-ab12/5f0c", relative to each hierarchy's root.
 	CgroupParent() (string, error)
 	// WorkerPid is the runtime daemon's host pid.
 	WorkerPid() (int, error)
@@ -253,7 +274,7 @@ type TapeRule struct {
 	Status int // answered without asking the engine
 }
 
-// Controller disturbs a target.
+// Controller disturbs a target. All methods are safe for concurrent use.
 type Controller interface {
 	// Foothold runs argv as root in the sandbox by the engine, past the runtime.
 	Foothold(ctx context.Context, sandboxID string, argv []string, stdin []byte) (Result, error)

@@ -34,21 +34,6 @@ func resultRows() []row {
 		{"case-error", g, evidence.ReasonCaseError, status(evidence.StatusError, "panic")},
 		{"case-not-run", g, evidence.ReasonCaseNotRun, status(evidence.StatusNotRun, "part-missing")},
 		{"case-not-applicable", g, evidence.ReasonCaseNotApplicable, status(evidence.StatusNotApplicable, "not-claimed")},
-		{"case-waived-by-producer", g, evidence.ReasonCaseWaived, func(d *draft) {
-			c := &d.st.Predicate.Cases[0]
-			d.st.Predicate.Waivers = []evidence.Waiver{{Case: c.ID, Revision: c.Revision, Bug: "example#1", Expires: evidence.At(d.now.AddDate(0, 1, 0))}}
-			status(evidence.StatusWaived, "example-1")(d)
-		}},
-		{"case-waiver-of-policy-expired", g, evidence.ReasonCaseFailed, func(d *draft) {
-			c := &d.st.Predicate.Cases[0]
-			d.policy.Waivers = []evidence.Waiver{{Case: c.ID, Revision: c.Revision, Bug: "example#1", Expires: evidence.At(d.now.AddDate(0, 0, -1))}}
-			status(evidence.StatusFail, "escaped")(d)
-		}},
-		{"case-waiver-of-other-revision", g, evidence.ReasonCaseFailed, func(d *draft) {
-			c := &d.st.Predicate.Cases[0]
-			d.policy.Waivers = []evidence.Waiver{{Case: c.ID, Revision: c.Revision + 1, Bug: "example#1", Expires: evidence.At(d.now.AddDate(0, 1, 0))}}
-			status(evidence.StatusFail, "escaped")(d)
-		}},
 		{"case-status-unknown", g, evidence.ReasonCaseStatus, status("passed", "")},
 		{"case-pass-with-reason", g, evidence.ReasonCaseStatus, status(evidence.StatusPass, "but")},
 		{"case-missing", g, evidence.ReasonCaseMissing, func(d *draft) {
@@ -89,6 +74,15 @@ func resultRows() []row {
 			c.Cases = slices.Clone(c.Cases)
 			c.Cases[0].Revision++
 		}},
+		{"profile-without-a-case", g, evidence.ReasonProfile, func(d *draft) {
+			for _, p := range d.policy.Catalogue.Profiles {
+				if len(d.policy.Catalogue.Lacks(p)) > 0 {
+					d.policy.Profiles, d.st.Predicate.Profiles = []string{p.Name}, []string{p.Name}
+					return
+				}
+			}
+			d.errs = append(d.errs, fmt.Errorf("each profile of the catalogue has its cases: there is no empty one to demand"))
+		}},
 		{"profile-not-claimed", g, evidence.ReasonProfile, pred(func(p *evidence.Predicate) { p.Profiles = []string{"another"} })},
 		{"summary-verdict", g, evidence.ReasonSummary, pred(func(p *evidence.Predicate) { p.Summary.Verdict = evidence.NonConformant })},
 		{"summary-count", g, evidence.ReasonSummary, pred(func(p *evidence.Predicate) { p.Summary.Counts.Pass++ })},
@@ -104,6 +98,35 @@ func suite(f func(*evidence.Suite)) func(*draft) {
 
 func ginkgo(f func(*evidence.Ginkgo)) func(*draft) {
 	return suite(func(s *evidence.Suite) { f(&s.Ginkgo) })
+}
+
+// others gives the first mutant of the matrix a case that it leaves green, and changes that in the
+// copy of the predicate.
+func others(f func(m *evidence.MutationResults, o *evidence.MutationOthers)) func(*draft) {
+	return pred(func(p *evidence.Predicate) {
+		m := &p.MutationEvidence.MutationResults
+		m.Others = []evidence.MutationOthers{leftGreen(*p)}
+		f(m, &m.Others[0])
+	})
+}
+
+// leftGreen names a case that has no row with the first mutant.
+func leftGreen(p evidence.Predicate) evidence.MutationOthers {
+	o := evidence.MutationOthers{Mutant: p.MutationEvidence.Rows[0].Mutant, Passed: []string{}, Excused: []evidence.MutationExcused{}}
+	for _, c := range p.Cases {
+		if !slices.ContainsFunc(p.MutationEvidence.Rows, func(r evidence.MutationRow) bool { return r.Mutant == o.Mutant && r.Case == c.ID }) {
+			o.Passed = []string{c.ID}
+			break
+		}
+	}
+	return o
+}
+
+func excuse(status, reason, why string) func(*evidence.MutationResults, *evidence.MutationOthers) {
+	return func(_ *evidence.MutationResults, o *evidence.MutationOthers) {
+		o.Excused = []evidence.MutationExcused{{Case: o.Passed[0], Status: status, Reason: reason, Why: why}}
+		o.Passed = []string{}
+	}
 }
 
 // mutants changes the mutation results and signs them again.
@@ -163,9 +186,31 @@ func runRows() []row {
 		}},
 		{"mutation-other-suite", g, evidence.ReasonMutation, mutants(func(m *evidence.MutationResults) { m.SuiteDigest = otherDigest("suite") })},
 		{"mutation-other-catalogue", g, evidence.ReasonMutation, mutants(func(m *evidence.MutationResults) { m.CatalogueDigest = otherDigest("catalogue") })},
+		{"mutation-of-unnamed-patches", g, evidence.ReasonSchema, pred(func(p *evidence.Predicate) { p.MutationEvidence.PatchesDigest = "" })},
 		{"mutation-survivor", g, evidence.ReasonMutant, mutants(func(m *evidence.MutationResults) { m.Rows[0].Observed = "" })},
 		{"mutation-other-reason", g, evidence.ReasonMutant, mutants(func(m *evidence.MutationResults) { m.Rows[0].Observed = "setup-failed" })},
-		{"mutation-none-for-a-case", g, evidence.ReasonMutation, mutants(func(m *evidence.MutationResults) { m.Rows = nil })},
+		{"mutation-none-for-a-case", g, evidence.ReasonMutation, mutants(func(m *evidence.MutationResults) { m.Rows, m.Others = nil, nil })},
+		{"mutants-leave-others-green", "Base", "", func(d *draft) {
+			mutants(func(m *evidence.MutationResults) { m.Others = []evidence.MutationOthers{leftGreen(d.st.Predicate)} })(d)
+		}},
+		{"mutation-others-excused-pass", g, evidence.ReasonSchema, others(excuse(evidence.StatusPass, "spoilt", "it passes"))},
+		{"mutation-others-excused-waived", g, evidence.ReasonSchema, others(excuse(evidence.StatusWaived, "spoilt", "nobody cares"))},
+		{"mutation-others-excused-without-reason", g, evidence.ReasonSchema, others(excuse(evidence.StatusFail, "", "it fails"))},
+		{"mutation-others-excused-without-why", g, evidence.ReasonSchema, others(excuse(evidence.StatusFail, "spoilt", ""))},
+		{"mutation-others-no-case", g, evidence.ReasonSchema, others(func(_ *evidence.MutationResults, o *evidence.MutationOthers) { o.Passed = nil })},
+		{"mutation-others-case-id", g, evidence.ReasonSchema, others(func(_ *evidence.MutationResults, o *evidence.MutationOthers) { o.Passed[0] += " " })},
+		{"mutation-others-case-twice", g, evidence.ReasonSchema, others(func(_ *evidence.MutationResults, o *evidence.MutationOthers) {
+			o.Passed = append(o.Passed, o.Passed[0])
+		})},
+		{"mutation-others-passed-and-excused", g, evidence.ReasonSchema, others(func(_ *evidence.MutationResults, o *evidence.MutationOthers) {
+			o.Excused = []evidence.MutationExcused{{Case: o.Passed[0], Status: evidence.StatusFail, Reason: "spoilt", Why: "both"}}
+		})},
+		{"mutation-others-caught-too", g, evidence.ReasonSchema, others(func(m *evidence.MutationResults, o *evidence.MutationOthers) {
+			o.Passed = []string{m.Rows[0].Case}
+		})},
+		{"mutation-others-mutant-twice", g, evidence.ReasonSchema, others(func(m *evidence.MutationResults, o *evidence.MutationOthers) { m.Others = append(m.Others, *o) })},
+		{"mutation-others-mutant-unknown", g, evidence.ReasonSchema, others(func(_ *evidence.MutationResults, o *evidence.MutationOthers) { o.Mutant = "zz" })},
+		{"mutation-others-unsigned", g, evidence.ReasonMutation, others(func(*evidence.MutationResults, *evidence.MutationOthers) {})},
 		{"mutation-unsigned-copy", g, evidence.ReasonMutation, pred(func(p *evidence.Predicate) { p.MutationEvidence.Digest = otherDigest("mutation") })},
 		{"mutation-signed-by-stranger", g, evidence.ReasonMutation, func(d *draft) {
 			m := d.st.Predicate.MutationEvidence

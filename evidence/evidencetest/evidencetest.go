@@ -45,7 +45,7 @@ func New(now time.Time) (*World, error) {
 	w.Policy = evidence.TrustPolicy{
 		SchemaVersion: evidence.SchemaVersion, Version: 1, Expires: w.at(30 * 24 * time.Hour),
 		Thresholds: map[string]int64{evidence.RoleCI: 1}, MaxAgeSeconds: 14 * 86400,
-		MaxValiditySeconds: 90 * 86400, ClockSkewSeconds: 60, Profiles: []string{"first-light"},
+		MaxValiditySeconds: 90 * 86400, ClockSkewSeconds: 60, Profiles: []string{"quota"},
 		Catalogue: w.Catalogue, MutationEvidence: evidence.MutationRequired,
 		RequiredCapabilities: map[string]string{"sentry.openat2": "ENOSYS"},
 	}
@@ -103,8 +103,10 @@ func catalogue() evidence.Catalogue {
 			{ID: "ZZ-01", Revision: 1, Tier: "serial", Features: []string{"exec"}, Oracles: []string{}},
 		},
 		Profiles: []evidence.Profile{
-			{Name: "first-light", Features: []string{"exec", "files", "quota"}, Tiers: []string{"full", "smoke"}},
-			{Name: "small", Features: []string{"files"}, Tiers: []string{"smoke"}},
+			// No case needs credentials: this profile is empty.
+			{Name: "credentials", Features: []string{"credentials", "exec", "files"}, Core: []string{"credentials"}, Tiers: []string{"full", "smoke"}},
+			{Name: "quota", Features: []string{"exec", "files", "quota"}, Core: []string{"quota"}, Tiers: []string{"full", "smoke"}},
+			{Name: "small", Features: []string{"files"}, Core: []string{"files"}, Tiers: []string{"smoke"}},
 		},
 	}
 }
@@ -117,7 +119,7 @@ func (w *World) run() error {
 	runsc := randomDigest()
 	p := &w.Statement.Predicate
 	p.Target = evidence.Target{Driver: "api", Mode: "qualification", Version: "0.1.0", Claims: []string{"exec", "files", "quota"}}
-	p.Profiles = []string{"first-light"}
+	p.Profiles = []string{"quota"}
 	p.Issuer = evidence.Issuer{ID: "ci.example", Role: evidence.RoleCI, Runtime: "hallmark-reference"}
 	p.Suite = evidence.Suite{
 		Name: "hallmark", Version: "0.1.0", Commit: randomHex(20), TreeState: "clean", BinaryDigest: randomDigest(),
@@ -179,6 +181,13 @@ func (w *World) run() error {
 	for _, o := range []string{"cgroup", "process", "tree-hash", "usage"} {
 		p.Run.Arming.Oracles = append(p.Run.Arming.Oracles, evidence.ArmedOracle{Oracle: o, Detected: true, Control: "planted and seen"})
 	}
+	for _, f := range []string{"credentials", "exec", "files", "quota"} {
+		seen := evidence.FeaturePresent
+		if f == "credentials" {
+			seen = evidence.FeatureAbsent // and not claimed
+		}
+		p.Run.Arming.Features = append(p.Run.Arming.Features, evidence.SeenFeature{Feature: f, Observed: seen})
+	}
 	records, err := Reseal(&w.Statement, []int{2, 0, 3, 1})
 	if err != nil {
 		return err
@@ -187,11 +196,15 @@ func (w *World) run() error {
 	if p.Suite.Ginkgo, err = evidence.ReportGinkgo(report, "2.34.0"); err != nil {
 		return err
 	}
-	results := evidence.MutationResults{SuiteDigest: p.Suite.BinaryDigest, CatalogueDigest: cat, CohortID: p.Cohort.ID}
+	results := evidence.MutationResults{SuiteDigest: p.Suite.BinaryDigest, CatalogueDigest: cat, PatchesDigest: evidence.Digest([]byte("patches")), CohortID: p.Cohort.ID}
 	for i, c := range p.Cases {
 		reason := "escaped-" + fmt.Sprint(i)
 		results.Rows = append(results.Rows, evidence.MutationRow{Mutant: fmt.Sprintf("m%02d", i), Case: c.ID, Expected: reason, Observed: reason})
 	}
+	results.Others = []evidence.MutationOthers{{
+		Mutant: "m00", Passed: []string{p.Cases[1].ID, p.Cases[2].ID},
+		Excused: []evidence.MutationExcused{{Case: p.Cases[3].ID, Status: evidence.StatusFail, Reason: "spoilt", Why: "the defect reaches this case too"}},
+	}}
 	mutation, err := evidence.SealMutation(results, w.Mutation)
 	if err != nil {
 		return err
@@ -203,10 +216,19 @@ func (w *World) run() error {
 		{Name: "mutation.json", Role: evidence.ArtifactMutation, MediaType: "application/json", Body: mutation},
 		{Name: "worker.log", Role: evidence.ArtifactLog, MediaType: "text/plain", Body: log},
 	}
-	p.Summary = evidence.Verdict(w.Catalogue, p.Cases, evidence.Need{
-		Profiles: p.Profiles, Claims: p.Target.Claims, Images: []string{a, b}, Oracles: p.Run.Arming.Oracles, Now: w.Now,
-	}).Summary()
+	p.Summary = Summary(w.Catalogue, *p)
 	return nil
+}
+
+// Summary is what an honest producer computes of p: by its own profiles, without waivers.
+func Summary(cat evidence.Catalogue, p evidence.Predicate) evidence.Summary {
+	need := evidence.Need{Profiles: p.Profiles, Claims: p.Target.Claims, Features: p.Run.Arming.Features, Oracles: p.Run.Arming.Oracles}
+	for _, m := range p.Images {
+		if m.Role == evidence.ImageWorkload {
+			need.Images = append(need.Images, m.ConfigDigest)
+		}
+	}
+	return evidence.Verdict(cat, p.Cases, need).Summary()
 }
 
 // Reseal writes st's rows as records in the given order of finishing and sets the seal.
@@ -229,18 +251,23 @@ func Reseal(st *evidence.Statement, order []int) ([]byte, error) {
 	return records, nil
 }
 
-// GinkgoReport is a report in which every row passed.
+// GinkgoReport is a report whose specs passed as their rows did.
 func GinkgoReport(rows []evidence.CaseRow) []byte {
 	type spec struct {
 		LeafNodeType, LeafNodeText, State string
 		NumAttempts                       int
 	}
 	var specs []spec
+	succeeded := true
 	for _, r := range rows {
-		specs = append(specs, spec{"It", r.ID + " synthetic", "passed", 1})
+		state := map[string]string{evidence.StatusPass: "passed", evidence.StatusNotRun: "skipped", evidence.StatusNotApplicable: "skipped"}[r.Status]
+		if state == "" {
+			state, succeeded = "failed", false
+		}
+		specs = append(specs, spec{"It", r.ID + " synthetic", state, 1})
 	}
 	b, err := strictjson.Marshal([]any{map[string]any{
-		"SuitePath": "/synthetic", "SuiteSucceeded": true, "SuiteHasProgrammaticFocus": false,
+		"SuitePath": "/synthetic", "SuiteSucceeded": succeeded, "SuiteHasProgrammaticFocus": false,
 		"SpecialSuiteFailureReasons": []string{},
 		"SuiteConfig":                map[string]any{"RandomSeed": 42, "ParallelTotal": 1},
 		"SpecReports":                specs,

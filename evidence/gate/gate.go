@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"syscall"
 	"time"
 
 	"github.com/hallmark-sandbox/hallmark/evidence"
@@ -65,6 +66,18 @@ func Run(c Config) (_ Result, err error) {
 	trust, err := os.ReadFile(c.Trust)
 	if err != nil {
 		return r, fmt.Errorf("trust policy: %w", err)
+	}
+	for _, dir := range c.Bundles {
+		if st, err := os.Stat(dir); err != nil {
+			return r, fmt.Errorf("bundle: %w", err)
+		} else if !st.IsDir() {
+			return r, fmt.Errorf("bundle: %w", &os.PathError{Op: "open", Path: dir, Err: syscall.ENOTDIR})
+		}
+	}
+	// Nothing is made or locked on behalf of a policy that is none: the memory comes after it, and
+	// the policy is held against the memory then.
+	if _, err := evidence.OpenPolicy(trust, roots, evidence.NewMemory(), c.Now); err != nil {
+		return denied(r, err)
 	}
 	mem, err := evidence.OpenMemory(c.State)
 	if err != nil {

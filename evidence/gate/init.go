@@ -33,6 +33,7 @@ type InitConfig struct {
 	Mutation  string // evidence.MutationRequired or evidence.MutationRecorded
 	// MutationKeys may sign mutation statements, under the same identity.
 	MutationKeys []evidence.PublicKey
+	Waivers      []evidence.Waiver
 	Lifetime     time.Duration // of policy and keys; at most a year
 	Now          time.Time
 }
@@ -77,7 +78,7 @@ func Init(c InitConfig) (evidence.TrustPolicy, error) {
 		Thresholds: map[string]int64{c.Role: 1},
 		// A month is the longest time for which a kernel or an engine is likely to stay as it was.
 		MaxAgeSeconds: 30 * 86400, MaxValiditySeconds: 30 * 86400, ClockSkewSeconds: 60,
-		Profiles: c.Profiles, Catalogue: c.Catalogue, MutationEvidence: c.Mutation,
+		Profiles: c.Profiles, Catalogue: c.Catalogue, MutationEvidence: c.Mutation, Waivers: c.Waivers,
 	}
 	for _, key := range c.MutationKeys {
 		p.Keys = append(p.Keys, entry(key, evidence.RoleMutation))

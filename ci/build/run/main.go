@@ -5,8 +5,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/signal"
 	"runtime"
@@ -28,7 +30,9 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := build.All(ctx, build.Options{Source: ".", Out: *out}); err != nil {
+	if err := build.All(ctx, build.Options{Source: ".", Out: *out}); errors.Is(err, fs.ErrPermission) {
+		fail(err.Error(), *out+" may be of an earlier build as root: build as root again, or remove it as root")
+	} else if err != nil {
 		fail(err.Error(), "run it from the repository's root, with Go 1.26 or newer on PATH")
 	}
 }

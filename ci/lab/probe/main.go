@@ -23,8 +23,8 @@ const soPeerPidfd = 77
 const seccompModeFilter = 2
 
 func main() {
-	if len(os.Args) > 1 && os.Args[1] == "child" {
-		return
+	if len(os.Args) > 1 {
+		os.Exit(part(os.Args[1]))
 	}
 	dir, err := os.MkdirTemp("/tmp", "probe")
 	if err != nil {
@@ -36,7 +36,7 @@ func main() {
 		"sentry.pidfd":          word(pidfd()),
 		"sentry.peerpidfd":      word(peerPidfd()),
 		"sentry.setprojid":      word(setProjectID("/workspace")),
-		"sentry.subreaper":      word(unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)),
+		"sentry.subreaper":      word(subreaper()),
 		"sentry.tmpfile":        word(tmpfile("/workspace")),
 		"sentry.nofollowdir":    word(noFollowDirectory(dir)),
 		"sentry.userns":         word(userNamespace()),
@@ -74,7 +74,7 @@ func openat2(dir string) error {
 }
 
 func pidfd() error {
-	cmd := exec.Command("/proc/self/exe", "child")
+	cmd := exec.Command("/proc/self/exe", partChild)
 	if err := cmd.Start(); err != nil {
 		return err
 	}
@@ -142,7 +142,7 @@ func noFollowDirectory(dir string) error {
 
 // userNamespace tries in a child: the caller must stay where it is.
 func userNamespace() error {
-	cmd := exec.Command("/proc/self/exe", "child")
+	cmd := exec.Command("/proc/self/exe", partChild)
 	cmd.SysProcAttr = newUserNamespace()
 	return cmd.Run()
 }

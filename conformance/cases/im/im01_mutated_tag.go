@@ -5,6 +5,7 @@ package im
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -34,11 +35,12 @@ var IM01 = conformance.Case{
 	Oracle:      "The engine calls on the tape: neither the other digest nor the name makes the engine create a container, and the pinned digest makes it create one of that image; the image id of the container that the engine reports.",
 	Precedent:   "tidebreak#1188; drydock#961",
 	Tier:        conformance.Smoke, Timeout: 60 * time.Second,
-	Features: []conformance.Feature{conformance.FeatureProtocol, conformance.FeatureAdmission},
-	Needs:    []conformance.Part{conformance.PartEngine, conformance.PartTape, conformance.PartWire, conformance.PartWorkspacePath},
-	Oracles:  []conformance.Oracle{conformance.OracleTape, conformance.OracleEngine, conformance.OracleWire},
-	Kills:    []conformance.Kill{{Mutant: "m23", Reason: "other-image-started"}, {Mutant: "m45", Reason: "unpinned-image-created"}},
-	Run:      runIM01,
+	Exclusive: true, // the image's names are the whole engine's
+	Features:  []conformance.Feature{conformance.FeatureProtocol, conformance.FeatureAdmission},
+	Needs:     []conformance.Part{conformance.PartEngine, conformance.PartTape, conformance.PartWire, conformance.PartWorkspacePath},
+	Oracles:   []conformance.Oracle{conformance.OracleTape, conformance.OracleEngine, conformance.OracleWire},
+	Kills:     []conformance.Kill{{Mutant: "m23", Reason: "other-image-started"}, {Mutant: "m45", Reason: "unpinned-image-created"}},
+	Run:       runIM01,
 }
 
 func runIM01(ctx context.Context, t *conformance.T) error {
@@ -47,43 +49,41 @@ func runIM01(ctx context.Context, t *conformance.T) error {
 	if err != nil {
 		return err
 	}
-	engine, err := oracle.OpenEngine(socket)
+	engine, err := oracle.OpenEngine(socket, t)
 	if err != nil {
 		return err
 	}
-	t.Cleanup(func(context.Context) error { return engine.Close() })
 	warm := t.Sandbox(ctx, target.Spec{})
 	pinned, err := attack.Container(ctx, t, warm)
 	if err != nil {
 		return err
 	}
-	plant, err := engine.Make(ctx, oracle.Plant{Image: pinned.ImageID, Argv: []string{"/plant"}})
+	parent, err := attack.Parent(t)
 	if err != nil {
 		return err
 	}
-	t.Cleanup(func(ctx context.Context) error { return engine.Remove(ctx, plant) })
+	plant, err := engine.Make(ctx, oracle.Plant{Image: pinned.ImageID, Argv: []string{"/plant"}, CgroupParent: parent})
+	if err != nil {
+		return err
+	}
 	other, err := engine.Commit(ctx, plant, t.Canary("image label"))
 	if err != nil {
 		return err
 	}
-	t.Cleanup(func(ctx context.Context) error { return engine.RemoveImage(ctx, other) })
 	names, err := engine.ImageNames(ctx, pinned.ImageID)
 	if err != nil {
 		return err
 	}
 	if len(names) == 0 {
-		name := "hallmark-im01:pinned"
+		name := "hallmark-im01:" + strings.ToLower(rand.Text())
 		if err := engine.Tag(ctx, pinned.ImageID, name); err != nil {
 			return err
 		}
-		t.Cleanup(func(ctx context.Context) error { return engine.RemoveImage(ctx, name) })
 		names = []string{name}
 	}
 	t.NeedWitness("names-moved", 1)
 	t.NeedWitness("creates-asked", 3)
 	for _, name := range names {
-		// Given back before anything else of this case is undone.
-		t.Cleanup(func(ctx context.Context) error { return engine.Tag(ctx, pinned.ImageID, name) })
 		if err := engine.Tag(ctx, other, name); err != nil {
 			return err
 		}

@@ -27,6 +27,7 @@ import (
 // boundingAllowed is {SETUID, SETGID, KILL}, the set that PID 1 has.
 const boundingAllowed = uint64(1)<<unix.CAP_SETUID | uint64(1)<<unix.CAP_SETGID | uint64(1)<<unix.CAP_KILL
 
+// tenantUID is the tenant's user and group, by the conventions of package target.
 const tenantUID = 65532
 
 // effectsFolder is where planted binaries leave their files, in the workspace.
@@ -40,16 +41,16 @@ const (
 
 // KE04 asks the kernel for everything that a tenant has no business with.
 var KE04 = conformance.Case{
-	ID: "KE-04", Revision: 2, Title: "Namespaces and caps",
-	Requirement: "A tenant has no capability and no supplementary group, cannot regain any by a set-id or capability binary, and changes nothing of the namespaces of the host and of the sandbox's host processes, nor of the host's modules and mounts.",
+	ID: "KE-04", Revision: 3, Title: "Namespaces and caps",
+	Requirement: "A tenant has no capability and no group but its own, cannot regain any by a set-id or capability binary, and changes nothing of the namespaces of the host and of the sandbox's host processes, nor of the host's modules and mounts.",
 	Threat:      "A tenant climbs to root, in the sandbox or out of it.",
 	Attack:      "Some fifty calls: unshare, clone3, setns, user namespace maps, mount, pivot_root, keyctl, bpf, perf, io_uring, userfaultfd, modules, kexec, reboot and others; then copies of the attack program with set-uid root, set-gid root and file capabilities, planted by the host.",
-	Witness:     "Calls that were made (at least 50); files that the planted binaries left, as the host sees them (3); tenant processes that were looked at (at least 1), and no_new_privs: on the host where the tenant is a host process, else by the process's own word (at least 1).",
+	Witness:     "Calls that were made (at least 50); planted binaries that left a file, as the host sees it, or that the kernel refused to execute because they promise what the tenant may never have (3); tenant processes that were looked at (at least 1), and no_new_privs: on the host where the tenant is a host process, else by the process's own word (at least 1).",
 	Oracle:      "/proc/<pid>/status of the tenant process, read by a root process of the suite in the sandbox, and on the host where the tenant is a host process; owners of the files that planted binaries leave, read on the host; namespaces of the sandbox's host processes, of the suite's own process and, where it may be read, of the host's init, the module and the mounts that the attack can make or take away, before and after. Other modules and mounts are recorded.",
 	Precedent:   "CVE-2022-24769; CVE-2022-36109",
 	Tier:        conformance.Full, Control: true, PerImage: true, Timeout: 90 * time.Second,
 	Features: []conformance.Feature{conformance.FeatureExec, conformance.FeatureFiles},
-	Needs:    []conformance.Part{conformance.PartWorkspacePath, conformance.PartFoothold, conformance.PartCgroup},
+	Needs:    []conformance.Part{conformance.PartWorkspacePath, conformance.PartFoothold, conformance.PartCgroup, conformance.PartConcurrent},
 	Oracles:  []conformance.Oracle{conformance.OracleProcess, conformance.OracleTreeHash},
 	Kills:    []conformance.Kill{{Mutant: "m34", Reason: "capability-kept"}},
 	Run:      runKE04,
@@ -165,8 +166,12 @@ func judgeCredential(t *conformance.T, what, line, value string) {
 			t.Fail("bounding-set-wide", "%s is %s", what, value)
 		}
 	case "Groups":
-		if value != "" {
-			t.Fail("groups-kept", "%s is %q", what, value)
+		// An engine lists the tenant's own group once more, which gives it nothing (CVE-2022-36109).
+		for _, group := range strings.Fields(value) {
+			if group != strconv.Itoa(tenantUID) {
+				t.Fail("groups-kept", "%s is %q", what, value)
+				break
+			}
 		}
 	case "Uid", "Gid":
 		if value != "65532 65532 65532 65532" {
@@ -180,16 +185,21 @@ func judgeCredential(t *conformance.T, what, line, value string) {
 }
 
 // judgePlanted judges the files that the planted binaries left, by what the host sees of them. A
-// binary that left none did not run: that is a missing witness, and said aloud.
+// binary that left none did not run: that is a missing witness, and said aloud, unless the kernel
+// refused it. execve(2) answers EPERM to file capabilities outside of the bounding set
+// (capabilities(7), "Safety checking for capability-dumb binaries").
 func judgePlanted(t *conformance.T, workspace string, planted []string, r report.Report) {
-	t.NeedWitness("planted-effects", int64(len(planted)))
+	t.NeedWitness("planted-outcomes", int64(len(planted)))
 	for _, name := range planted {
 		var st unix.Stat_t
 		if err := unix.Lstat(filepath.Join(workspace, effectsFolder, name), &st); err != nil {
 			t.Observe("no-effect "+name, fmt.Sprintf("%v; the attack says %q", err, r.Facts["run ./"+name]))
+			if r.Errno["run "+name]["EPERM"] > 0 {
+				t.Witness("planted-outcomes", 1)
+			}
 			continue
 		}
-		t.Witness("planted-effects", 1)
+		t.Witness("planted-outcomes", 1)
 		t.Observe("effect "+name, fmt.Sprintf("%d:%d", st.Uid, st.Gid))
 		if st.Uid != tenantUID || st.Gid != tenantUID {
 			t.Fail("set-id-gained", "the %s binary left a file of %d:%d", name, st.Uid, st.Gid)
@@ -284,7 +294,8 @@ func hostFacts(c target.Container) (f facts, err error) {
 	}
 	f.hostNamespaces = slices.Sorted(maps.Keys(oracle.Namespaces([]int{1, os.Getpid()})))
 	f.sandboxNamespaces = slices.Sorted(maps.Keys(oracle.Namespaces(pids)))
-	if len(f.hostNamespaces) == 0 || len(f.sandboxNamespaces) == 0 {
+	// A runtime that starts a namespace for each command has no process while none runs.
+	if len(f.hostNamespaces) == 0 || len(f.sandboxNamespaces) == 0 && len(pids) > 0 {
 		return f, fmt.Errorf("%d namespaces of the host and %d of the sandbox's %d host processes can be read", len(f.hostNamespaces), len(f.sandboxNamespaces), len(pids))
 	}
 	if f.modules, err = oracle.Modules(); err != nil {

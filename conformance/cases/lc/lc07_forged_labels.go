@@ -30,11 +30,12 @@ var LC07 = conformance.Case{
 	Oracle:      "The engine's own answer for each id afterwards; a hash of the folder that the label names.",
 	Precedent:   "TakoVM#76; traceroot#2124; synthorg#2777; hermes#44142",
 	Tier:        conformance.Smoke, Timeout: 90 * time.Second,
-	Features: []conformance.Feature{conformance.FeatureExec, conformance.FeatureReconcile},
-	Needs:    []conformance.Part{conformance.PartEngine, conformance.PartRestart, conformance.PartWorkspacePath},
-	Oracles:  []conformance.Oracle{conformance.OracleEngine, conformance.OracleTreeHash},
-	Kills:    []conformance.Kill{{Mutant: "m18", Reason: "foreign-removed"}},
-	Run:      runLC07,
+	Exclusive: true, // a worker that removes what is not its own takes other processes' sandboxes too
+	Features:  []conformance.Feature{conformance.FeatureExec, conformance.FeatureReconcile},
+	Needs:     []conformance.Part{conformance.PartEngine, conformance.PartRestart, conformance.PartWorkspacePath},
+	Oracles:   []conformance.Oracle{conformance.OracleEngine, conformance.OracleTreeHash},
+	Kills:     []conformance.Kill{{Mutant: "m18", Reason: "foreign-removed"}},
+	Run:       runLC07,
 }
 
 // Labels of a worker's containers. The worker lists what carries its own id.
@@ -50,11 +51,10 @@ func runLC07(ctx context.Context, t *conformance.T) error {
 	if err != nil {
 		return err
 	}
-	engine, err := oracle.OpenEngine(socket)
+	engine, err := oracle.OpenEngine(socket, t)
 	if err != nil {
 		return err
 	}
-	t.Cleanup(func(context.Context) error { return engine.Close() })
 	sb := t.Sandbox(ctx, target.Spec{})
 	t.Tenant(ctx, sb)
 	owned, err := attack.Container(ctx, t, sb)
@@ -109,13 +109,17 @@ func runLC07(ctx context.Context, t *conformance.T) error {
 		{"another worker's label", oracle.Plant{Name: prefix + "-" + random(16), Labels: with(map[string]string{labelWorker: otherWorker(worker)})}, false, false},
 		{"a name of the form and no label", oracle.Plant{Name: prefix + "-" + random(16)}, false, false},
 	}
+	parent, err := attack.Parent(t)
+	if err != nil {
+		return err
+	}
 	ids := make([]string, len(plants))
 	for i, p := range plants {
+		p.plant.CgroupParent = parent
 		p.plant.Image, p.plant.Binary, p.plant.Argv = t.Image(), program, attack.Command("/plant", "memory-hog", "-bytes", "8388608", "-hold", "5m")
 		if ids[i], err = engine.Make(ctx, p.plant); err != nil {
 			return fmt.Errorf("%s: %w", p.what, err)
 		}
-		t.Cleanup(func(ctx context.Context) error { return engine.Remove(ctx, ids[i]) })
 		if p.started {
 			if err := engine.Start(ctx, ids[i]); err != nil {
 				return fmt.Errorf("%s: %w", p.what, err)

@@ -33,11 +33,12 @@ var NW01 = conformance.Case{
 	Oracle:      "Listeners and a capture of every interface in the engine's network namespace, by token and by destination; the interfaces that are up in the sandbox process's namespace, read from the host. Arming: a container on the lab's network is seen by each.",
 	Precedent:   "agent-sandbox#263, #287",
 	Tier:        conformance.Smoke, Control: true, PerImage: true, Timeout: 45 * time.Second,
-	Features: []conformance.Feature{conformance.FeatureExec, conformance.FeatureFiles, conformance.FeatureNoNetwork},
-	Needs:    []conformance.Part{conformance.PartNetwork, conformance.PartEngine},
-	Oracles:  []conformance.Oracle{conformance.OracleNetwork},
-	Kills:    []conformance.Kill{{Mutant: "m31", Reason: "packet-seen"}},
-	Run:      runNW01,
+	Exclusive: true, // the trap and its capture are of the engine's whole network namespace
+	Features:  []conformance.Feature{conformance.FeatureExec, conformance.FeatureFiles, conformance.FeatureNoNetwork},
+	Needs:     []conformance.Part{conformance.PartNetwork, conformance.PartEngine},
+	Oracles:   []conformance.Oracle{conformance.OracleNetwork},
+	Kills:     []conformance.Kill{{Mutant: "m31", Reason: "packet-seen"}},
+	Run:       runNW01,
 }
 
 func runNW01(ctx context.Context, t *conformance.T) error {

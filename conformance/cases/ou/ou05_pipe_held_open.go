@@ -25,18 +25,18 @@ const (
 
 // OU05 leaves a child that keeps stdout open.
 var OU05 = conformance.Case{
-	ID: "OU-05", Revision: 1, Title: "Pipe held open",
+	ID: "OU-05", Revision: 2, Title: "Pipe held open",
 	Requirement: "The reply comes when the leader exits, not when the last holder of its pipe closes it; the holder is ended.",
 	Threat:      "A background child makes every command hang until its time-out.",
 	Attack:      "A child inherits stdout and stderr and lives for a minute; the parent exits 0. Once in the same session, once in its own.",
-	Witness:     "Holders that the host saw beat before the reply (2), each with a pipe as stdout by its leader's word (2).",
+	Witness:     "Holders that the host saw beat before the reply (2), each with its leader's own stdout, and no file, by the leader's word (2).",
 	Oracle:      "The time of the reply, seen by the client; growth of the holder's file, seen on the host.",
 	Precedent:   "daytona#4147; prime#305; qntx/bux#163",
 	Tier:        conformance.Smoke, Control: true, PerImage: true, Timeout: 45 * time.Second,
 	Features: []conformance.Feature{conformance.FeatureExec, conformance.FeatureFiles},
 	Needs:    []conformance.Part{conformance.PartWorkspacePath},
 	Oracles:  []conformance.Oracle{conformance.OracleHeartbeat},
-	Kills:    []conformance.Kill{{Mutant: "m07", Reason: "reply-late"}},
+	Kills:    []conformance.Kill{{Mutant: "m06", Reason: "holder-survived"}, {Mutant: "m07", Reason: "reply-late"}},
 	Run:      runOU05,
 }
 

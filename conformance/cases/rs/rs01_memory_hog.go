@@ -17,14 +17,12 @@ import (
 	"github.com/hallmark-sandbox/hallmark/conformance/target"
 )
 
-// The numbers of RS-01. The hog stops by itself at three times the limit. codeOOM is the wire's
-// name for a sandbox that ended at its memory limit.
+// The numbers of RS-01. The hog stops by itself at three times the limit.
 const (
 	rs01Memory = 160 << 20
 	rs01Hog    = 3 * rs01Memory
 	rs01Floor  = 2 * time.Second // of the probes' bounds
 	rs01Gone   = 15 * time.Second
-	codeOOM    = "REMOTE_WORKER_SANDBOX_OOM"
 )
 
 // rs01Tolerance is how far a peak may lie above the limit. The kernel charges each CPU in batches
@@ -37,19 +35,20 @@ func rs01Tolerance() int64 {
 
 // RS01 takes more memory than the sandbox has.
 var RS01 = conformance.Case{
-	ID: "RS-01", Revision: 2, Title: "Memory hog",
+	ID: "RS-01", Revision: 3, Title: "Memory hog",
 	Requirement: "Memory beyond the limit ends this sandbox, or the processes in it, with a typed outcome; host and neighbours do not notice; nothing is left.",
 	Threat:      "One tenant makes the host's kernel kill somebody else.",
 	Attack:      "One process maps and touches three times the limit of 160 MiB; in a second sandbox twelve processes share it.",
 	Witness:     "The limit reached, as the memory controller says: refusals and kills while the attack ran, and a peak at the limit (at least 1 for each).",
-	Oracle:      "Limit and the kernel's peaks of memory, and of memory with swap, on the host; tasks that the kernel killed; the runtime's code; a neighbour's exec and the host's fsync and fork; the engine's list and the cgroup afterwards.",
+	Oracle:      "Limit and the kernel's peaks of memory, and of memory with swap, on the host; tasks that the kernel killed; the kind of end that the runtime names; a neighbour's exec and the host's fsync and fork; container and cgroup afterwards.",
 	Precedent:   "gvisor#2520, #2535, #10477, #10371",
 	Tier:        conformance.Smoke, Control: true, PerImage: true, Timeout: 75 * time.Second,
-	Features: []conformance.Feature{conformance.FeatureExec, conformance.FeatureFiles},
-	Needs:    []conformance.Part{conformance.PartCgroup, conformance.PartEngine, conformance.PartWorkspacePath},
-	Oracles:  []conformance.Oracle{conformance.OracleCgroup, conformance.OracleNeighbour, conformance.OracleEngine},
-	Kills:    []conformance.Kill{{Mutant: "m32", Reason: "memory-unbounded"}},
-	Run:      runRS01,
+	Exclusive: true, // latencies of the host and of a neighbour are judged
+	Features:  []conformance.Feature{conformance.FeatureExec, conformance.FeatureFiles},
+	Needs:     []conformance.Part{conformance.PartCgroup, conformance.PartWorkspacePath, conformance.PartConcurrent},
+	Oracles:   []conformance.Oracle{conformance.OracleCgroup, conformance.OracleNeighbour},
+	Kills:     []conformance.Kill{{Mutant: "m32", Reason: "memory-unbounded"}},
+	Run:       runRS01,
 }
 
 func runRS01(ctx context.Context, t *conformance.T) error {
@@ -63,15 +62,6 @@ func runRS01(ctx context.Context, t *conformance.T) error {
 		return err
 	}
 	t.Cleanup(func(context.Context) error { return done() })
-	socket, err := t.Target().Observer.EngineSocket()
-	if err != nil {
-		return err
-	}
-	engine, err := oracle.OpenEngine(socket)
-	if err != nil {
-		return err
-	}
-	defer engine.Close()
 	quietHost, err := quietly(ctx, host)
 	if err != nil {
 		return err
@@ -118,7 +108,7 @@ func runRS01(ctx context.Context, t *conformance.T) error {
 		held := max(peak, peaks.MemoryAndSwap)
 		t.Observe("memory "+name, map[string]int64{"limit": limit, "peak": peak, "peakWithSwap": peaks.MemoryAndSwap, "refused": peaks.MemoryRefused, "kills": peaks.MemoryKills,
 			"touched": hog.Counts["touched"], "noMemoryInside": hog.Counts["no-memory"], "killedInside": hog.Counts["killed"], "samples": peaks.Samples})
-		t.Observe("end "+name, map[string]any{"code": o.Code, "signal": o.Result.Signal, "exitCode": o.Result.ExitCode, "timedOut": o.Result.TimedOut, "wallMs": o.Wall.Milliseconds()})
+		t.Observe("end "+name, map[string]any{"code": o.Code, "kind": o.Kind, "signal": o.Result.Signal, "exitCode": o.Result.ExitCode, "timedOut": o.Result.TimedOut, "wallMs": o.Wall.Milliseconds()})
 		attack.ObserveLatencies(t, "neighbour "+name, near)
 		attack.ObserveLatencies(t, "host "+name, home)
 		if err := o.Trouble(); err != nil {
@@ -142,12 +132,15 @@ func runRS01(ctx context.Context, t *conformance.T) error {
 			t.Fail("host-slow", "the host's p99 is %s, bound %s, %d errors", home.P99, bound, home.Errors)
 		}
 		switch {
-		case o.Err != nil && o.Code != codeOOM:
-			t.Fail("end-not-named", "the exec ended in %q (%v) instead of %s", o.Code, o.Err, codeOOM)
-		case o.Code == codeOOM:
+		case o.Err != nil && o.Kind != target.KindOOM:
+			t.Fail("end-not-named", "the exec ended in %q of kind %q (%v) instead of kind %q", o.Code, o.Kind, o.Err, target.KindOOM)
+		case o.Kind == target.KindOOM:
 			clean, err := attack.Eventually(ctx, rs01Gone, func() (bool, error) {
-				_, found, err := engine.Inspect(ctx, c.ID)
-				return !found && !group.Exists(), err
+				_, err := attack.Container(ctx, t, sb)
+				if errors.Is(err, target.ErrNoContainer) {
+					return !group.Exists(), nil
+				}
+				return false, err
 			})
 			if err != nil {
 				return err

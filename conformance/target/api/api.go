@@ -172,7 +172,7 @@ func (d *driver) attach(ctx context.Context) error {
 func (d *driver) target() *target.Target {
 	t := &target.Target{
 		Runtime: runtime{d}, Wire: wire{d}, Observer: observer{d}, Controller: controller{d},
-		Parts: []string{"runtime.wire"}, Documents: d.documents, Close: d.close,
+		Parts: []string{"runtime.wire", "runtime.concurrent"}, Documents: d.documents, Close: d.close,
 	}
 	add := func(ok bool, parts ...string) {
 		if ok {

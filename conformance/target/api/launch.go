@@ -28,6 +28,7 @@ import (
 type launched struct {
 	dir     string // state, workspaces, keys, logs
 	sockets string // short-lived folder with a short path: sockaddr_un(7) has 108 bytes
+	cgroup  string // its own cgroup parent, below the configured one; "" when that is no cgroupfs path
 	config  string
 	id      string
 	digests map[string]string
@@ -82,20 +83,30 @@ const issuer = "hallmark-suite"
 
 // launch starts a worker of its own below dir: new id, new keys, new state.
 func (d *driver) launch(ctx context.Context, dir string) error {
-	if err := SweepStale(ctx, filepath.Dir(dir)); err != nil {
+	// A run's folder holds one for each of its processes; the folders of other runs lie beside it.
+	if err := SweepStale(ctx, filepath.Dir(filepath.Dir(dir))); err != nil {
 		return fmt.Errorf("sweep what a killed run left: %w", err)
 	}
-	sockets, err := os.MkdirTemp(d.cfg.Launch.Sockets, "hlk-")
-	if err != nil {
-		return fmt.Errorf("make socket folder: %w", err)
-	}
-	d.run = &launched{dir: dir, sockets: sockets, config: filepath.Join(dir, "worker.json"), digests: map[string]string{}}
 	var random [16]byte
 	rand.Read(random[:])
-	d.run.id = "suite-" + hex.EncodeToString(random[:])
+	name := hex.EncodeToString(random[:])
+	sockets := d.cfg.Launch.Sockets
+	if sockets == "" {
+		sockets = os.TempDir()
+	}
+	sockets = filepath.Join(sockets, socketFolder+name[:16])
+	d.run = &launched{dir: dir, sockets: sockets, config: filepath.Join(dir, "worker.json"), id: "suite-" + name, digests: map[string]string{}}
+	if filepath.IsAbs(d.cfg.Engine.CgroupParent) {
+		d.run.cgroup = filepath.Join(d.cfg.Engine.CgroupParent, name[:16])
+	}
+	// The record names everything before it exists.
 	if err := d.run.record(d.cfg.Engine.Socket); err != nil {
 		return err
 	}
+	if err := os.Mkdir(sockets, 0o700); err != nil {
+		return fmt.Errorf("make socket folder: %w", err)
+	}
+	var err error
 	for role, path := range map[string]string{"worker": d.cfg.Launch.Worker, "supervisor": d.cfg.Launch.Supervisor, "quota": d.cfg.Launch.Quota} {
 		if d.run.digests[role], err = fileDigest(path); err != nil {
 			return fmt.Errorf("digest of %s: %w", role, err)
@@ -143,7 +154,7 @@ func (d *driver) writeConfig(engineSocket, listen string, capPublic ed25519.Publ
 	}
 	cfg := workerConfig{
 		WorkerID: d.run.id, Mode: api.Qualification, Listen: listen, StateDir: filepath.Join(dir, "state"),
-		Engine:        map[string]string{"socket": engineSocket, "runtime": e.Runtime, "cgroupParent": e.CgroupParent},
+		Engine:        map[string]string{"socket": engineSocket, "runtime": e.Runtime, "cgroupParent": d.cgroupParent()},
 		Helpers:       map[string]string{"supervisor": l.Supervisor, "quota": l.Quota},
 		SandboxBinary: e.SandboxBinary,
 		Workspaces:    workspaces{filepath.Join(dir, "workspaces"), l.ReserveBytes, l.ReserveInodes},
@@ -167,6 +178,17 @@ func (d *driver) writeConfig(engineSocket, listen string, capPublic ed25519.Publ
 		}
 	}
 	return os.WriteFile(d.run.config, b, 0o600)
+}
+
+// socketFolder begins the names of the folders for sockets.
+const socketFolder = "hlk-"
+
+// cgroupParent is that of every container that this target makes.
+func (d *driver) cgroupParent() string {
+	if d.run != nil && d.run.cgroup != "" {
+		return d.run.cgroup
+	}
+	return d.cfg.Engine.CgroupParent
 }
 
 func (l *launched) log() string    { return filepath.Join(l.dir, "worker.log") }

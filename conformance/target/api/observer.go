@@ -5,15 +5,12 @@ package api
 import (
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/filters"
-	"github.com/moby/sys/mountinfo"
-
 	"github.com/hallmark-sandbox/hallmark/conformance/target"
+	"github.com/hallmark-sandbox/hallmark/conformance/target/internal/cgroup"
 )
 
 // observer looks through the engine's own socket and /proc. It never asks the worker.
@@ -58,54 +55,8 @@ func (o observer) Container(ctx context.Context, sandboxID string) (target.Conta
 		return c, nil // created or ended: there is no process and no cgroup to look at
 	}
 	c.Pid = in.State.Pid
-	c.Cgroups, err = cgroupsOf(c.Pid)
+	c.Cgroups, err = cgroup.Of(c.Pid)
 	return c, err
-}
-
-// cgroupsOf maps each controller of pid to a host path: proc_pid_cgroup(5) has one line
-// "id:controllers:path" per hierarchy, the unified one with an empty list.
-func cgroupsOf(pid int) (map[string]string, error) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
-	if err != nil {
-		return nil, fmt.Errorf("read cgroups: %w", err)
-	}
-	mounts, err := mountinfo.GetMounts(mountinfo.FSTypeFilter("cgroup", "cgroup2"))
-	if err != nil {
-		return nil, fmt.Errorf("read cgroup mounts: %w", err)
-	}
-	out := map[string]string{}
-	for line := range strings.Lines(strings.TrimSpace(string(b))) {
-		part := strings.SplitN(strings.TrimSpace(line), ":", 3)
-		if len(part) != 3 {
-			continue
-		}
-		for _, controller := range strings.Split(part[1], ",") {
-			for _, m := range mounts {
-				if !holds(m, controller) {
-					continue
-				}
-				// A cgroup mount shows the subtree at its root.
-				rel, ok := strings.CutPrefix(part[2], strings.TrimSuffix(m.Root, "/"))
-				if ok {
-					out[controller] = filepath.Join(m.Mountpoint, rel)
-					break
-				}
-			}
-		}
-	}
-	return out, nil
-}
-
-func holds(m *mountinfo.Info, controller string) bool {
-	if controller == "" {
-		return m.FSType == "cgroup2"
-	}
-	for _, o := range strings.Split(m.VFSOptions, ",") {
-		if o == controller && m.FSType == "cgroup" {
-			return true
-		}
-	}
-	return false
 }
 
 func (o observer) EngineSocket() (string, error) {
@@ -119,7 +70,7 @@ func (o observer) CgroupParent() (string, error) {
 	if o.cfg.Engine == nil {
 		return "", target.ErrUnavailable
 	}
-	return o.cfg.Engine.CgroupParent, nil
+	return o.cgroupParent(), nil
 }
 
 func (o observer) WorkerPid() (int, error) {

@@ -19,9 +19,28 @@ import (
 func coded(err error) error {
 	var e *api.Error
 	if errors.As(err, &e) {
-		return &target.Error{Code: string(e.Code), Cause: err}
+		return &target.Error{Code: string(e.Code), Kind: kinds[e.Code], Cause: err}
 	}
 	return err
+}
+
+// kinds says what a code of the worker means in the suite's words. The other codes have no kind on
+// purpose: they are of the protocol, or leave open what became of the request. A test goes through
+// the whole union.
+var kinds = map[api.Code]target.Kind{
+	api.SandboxOOM:                 target.KindOOM,
+	api.SandboxDied:                target.KindDied,
+	api.SandboxNotFound:            target.KindGone,
+	api.SandboxExpired:             target.KindGone,
+	api.SandboxDisposed:            target.KindGone,
+	api.PathUnsafe:                 target.KindPathUnsafe,
+	api.PathNotFound:               target.KindNotFound,
+	api.QuotaExceeded:              target.KindNoSpace,
+	api.CreateConcurrencyExhausted: target.KindBusy,
+	api.ExecConcurrencyExhausted:   target.KindBusy,
+	api.NonceStoreExhausted:        target.KindBusy,
+	api.Unqualified:                target.KindUnqualified,
+	api.PathPrimitiveUnavailable:   target.KindUnsupported,
 }
 
 // runtime is the tenant's client.
@@ -84,7 +103,7 @@ func (r runtime) Create(ctx context.Context, spec target.Spec) (target.Sandbox, 
 func (r runtime) Purge(ctx context.Context, ws string) error {
 	err := coded(r.client.Purge(ctx, ws))
 	if code := target.CodeOf(err); code == string(api.SandboxNotFound) || code == string(api.PathNotFound) {
-		return nil
+		return nil // not every kind that says "gone": a disposed sandbox's workspace must still be purged
 	}
 	return err
 }
@@ -131,8 +150,7 @@ func (s sandbox) Exec(ctx context.Context, cmd target.Command) (target.Result, e
 func (s sandbox) State(ctx context.Context) (string, error) {
 	st, err := s.client.Get(ctx, s.ws, s.id)
 	err = coded(err)
-	switch target.CodeOf(err) {
-	case string(api.SandboxDisposed), string(api.SandboxNotFound), string(api.SandboxExpired):
+	if target.KindOf(err) == target.KindGone {
 		return "gone", nil
 	}
 	return st.State, err

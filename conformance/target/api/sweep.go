@@ -14,11 +14,17 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/filters"
+	"github.com/docker/docker/api/types/image"
 	docker "github.com/docker/docker/client"
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
+
+	"github.com/hallmark-sandbox/hallmark/conformance/oracle"
+	"github.com/hallmark-sandbox/hallmark/conformance/target"
+	"github.com/hallmark-sandbox/hallmark/conformance/target/internal/cgroup"
 )
 
 // immutableFlag is FS_IMMUTABLE_FL of linux/fs.h.
@@ -34,6 +40,7 @@ type ownership struct {
 	WorkerID string    `json:"workerId"`
 	Engine   string    `json:"engine"` // socket
 	Sockets  string    `json:"sockets"`
+	Cgroup   string    `json:"cgroup"` // from each hierarchy's root; "" for none of its own
 }
 
 type processID struct {
@@ -52,7 +59,7 @@ func (p processID) alive() bool {
 func (l *launched) record(engine string) error { return l.recordWorker(engine, 0) }
 
 func (l *launched) recordWorker(engine string, pid int) error {
-	o := ownership{WorkerID: l.id, Engine: engine, Sockets: l.sockets}
+	o := ownership{WorkerID: l.id, Engine: engine, Sockets: l.sockets, Cgroup: l.cgroup}
 	var err error
 	o.Owner.Pid = os.Getpid()
 	if o.Owner.Start, err = startTicks(o.Owner.Pid); err != nil {
@@ -75,45 +82,92 @@ func (l *launched) recordWorker(engine string, pid int) error {
 	return os.Rename(tmp, filepath.Join(l.dir, recordFile))
 }
 
-// SweepStale removes what killed runs left below parent: folders with a launch record whose
-// owner has died, that worker's process and containers, mounts and loop devices below them.
-// Folders without a record, and those of living runs, are not touched.
+// SweepStale removes what killed runs left below parent: in each run's folder those of processes
+// with a launch record whose owner has died, that worker's process and containers, mounts and loop
+// devices below them, and its cgroup parent with everything in it. Folders without a record, and
+// those of living processes, are not touched. Sweeps wait for each other.
 func SweepStale(ctx context.Context, parent string) error {
-	entries, err := os.ReadDir(parent)
+	d, err := os.Open(parent)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	var errs []error
-	for _, e := range entries {
-		dir := filepath.Join(parent, e.Name())
-		b, err := os.ReadFile(filepath.Join(dir, recordFile))
-		if err != nil {
-			continue
-		}
-		var o ownership
-		if err := json.Unmarshal(b, &o); err != nil {
-			errs = append(errs, fmt.Errorf("read launch record of %s: %w", e.Name(), err))
-			continue
-		}
-		if o.Owner.alive() {
-			continue
-		}
-		errs = append(errs, o.sweep(ctx, dir))
+	defer d.Close()
+	if err := lock(ctx, d); err != nil {
+		return err
 	}
-	return errors.Join(errs...)
+	var errs []error
+	records, err := filepath.Glob(filepath.Join(parent, "*", "*", recordFile))
+	if err != nil {
+		return err
+	}
+	for _, path := range records {
+		o, err := readOwnership(path)
+		switch {
+		case err != nil:
+			errs = append(errs, fmt.Errorf("read launch record %s: %w", path, err))
+		case o != nil && !o.Owner.alive():
+			errs = append(errs, o.sweep(ctx, filepath.Dir(path)))
+		}
+	}
+	return errors.Join(append(errs, target.RemoveDeadRuns(parent))...)
 }
 
+func lock(ctx context.Context, f *os.File) error {
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return nil
+		}
+		if err != unix.EWOULDBLOCK && err != unix.EINTR {
+			return fmt.Errorf("lock %s: %w", f.Name(), err)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("lock %s: %w", f.Name(), context.Cause(ctx))
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// readOwnership returns nil for a record that is not this user's own: it would say whom to kill.
+func readOwnership(path string) (*ownership, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil // its run has just ended
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if st, err := f.Stat(); err != nil || !target.Own(st) {
+		return nil, err
+	}
+	if st, err := os.Lstat(filepath.Dir(path)); err != nil || !target.Own(st) {
+		return nil, err
+	}
+	var o ownership
+	if err := json.NewDecoder(f).Decode(&o); err != nil {
+		return nil, err
+	}
+	return &o, nil
+}
+
+// sweepBound is how long the remains of one process may take.
+const sweepBound = time.Minute
+
 func (o ownership) sweep(ctx context.Context, dir string) error {
+	ctx, cancel := context.WithTimeout(ctx, sweepBound)
+	defer cancel()
 	if o.Worker.alive() {
 		syscall.Kill(o.Worker.Pid, syscall.SIGKILL)
 		for deadline := time.Now().Add(10 * time.Second); o.Worker.alive() && time.Now().Before(deadline); {
 			time.Sleep(10 * time.Millisecond)
 		}
 	}
-	l := &launched{dir: dir, sockets: o.Sockets, id: o.WorkerID}
+	l := &launched{dir: dir, sockets: o.Sockets, id: o.WorkerID, cgroup: o.Cgroup}
 	var cli *docker.Client
 	if _, err := os.Stat(o.Engine); err == nil { // an engine that is gone has no containers
 		if cli, err = docker.NewClientWithOpts(docker.WithHost("unix://"+o.Engine), docker.WithAPIVersionNegotiation()); err != nil {
@@ -130,35 +184,93 @@ func (o ownership) sweep(ctx context.Context, dir string) error {
 	return os.Remove(dir)
 }
 
-// remove deletes containers, mounts, loop devices and files of the worker, and says which of
-// the first three were there. The folder itself stays, empty.
+// remove deletes containers, images, mounts, loop devices, cgroups and files of the worker and its
+// process, and says which of the first four were there. The folder itself stays, empty.
 func (l *launched) remove(ctx context.Context, engine *docker.Client) (left []string, err error) {
 	var errs []error
 	if engine != nil && l.id != "" {
-		found, err := removeContainers(ctx, engine, l.id)
+		found, err := removeContainers(ctx, engine, l.id, l.cgroup)
+		left, errs = append(left, found...), append(errs, err)
+		found, err = removeImages(ctx, engine, l.cgroup)
 		left, errs = append(left, found...), append(errs, err)
 	}
 	found, err := unmountBelow(l.dir)
 	left, errs = append(left, found...), append(errs, err)
 	found, err = detachLoops(ctx, l.dir)
 	left, errs = append(left, found...), append(errs, err)
+	errs = append(errs, removeCgroup(ctx, l.cgroup))
 	errs = append(errs, clearFolder(l.dir))
-	if strings.HasPrefix(filepath.Base(l.sockets), "hlk-") {
+	if strings.HasPrefix(filepath.Base(l.sockets), socketFolder) {
 		errs = append(errs, os.RemoveAll(l.sockets))
 	}
 	return left, errors.Join(errs...)
 }
 
-// removeContainers removes what carries this worker's random id.
-func removeContainers(ctx context.Context, cli *docker.Client, id string) (left []string, err error) {
-	rows, err := cli.ContainerList(ctx, container.ListOptions{All: true, Filters: filters.NewArgs(filters.Arg("label", "hallmark.worker="+id))})
+// cgroupBound is how long the last cgroup may take to empty.
+const cgroupBound = 10 * time.Second
+
+// removeCgroup removes a worker's own cgroup parent. A path of less than two names is nobody's own.
+func removeCgroup(ctx context.Context, parent string) error {
+	if parent == "" {
+		return nil
+	}
+	if !filepath.IsAbs(parent) || filepath.Clean(parent) != parent || strings.Count(parent, "/") < 2 {
+		return fmt.Errorf("%q is no cgroup parent of a worker's own", parent)
+	}
+	ctx, cancel := context.WithTimeout(ctx, cgroupBound)
+	defer cancel()
+	return cgroup.Remove(ctx, parent)
+}
+
+// removeContainers removes what carries this worker's random id, and what a case of its process
+// has planted: containers below its random cgroup parent.
+func removeContainers(ctx context.Context, cli *docker.Client, id, parent string) (left []string, err error) {
+	rows, err := cli.ContainerList(ctx, container.ListOptions{All: true})
 	if err != nil {
 		return nil, fmt.Errorf("list the worker's containers: %w", err)
 	}
 	var errs []error
 	for _, c := range rows {
+		if c.Labels["hallmark.worker"] != id {
+			if parent == "" {
+				continue
+			}
+			in, err := cli.ContainerInspect(ctx, c.ID)
+			if errdefs.IsNotFound(err) {
+				continue
+			}
+			if err != nil {
+				errs = append(errs, fmt.Errorf("inspect a container: %w", err))
+				continue
+			}
+			if in.HostConfig == nil || in.HostConfig.CgroupParent != parent {
+				continue
+			}
+		}
 		left = append(left, "container "+c.ID[:min(12, len(c.ID))])
-		errs = append(errs, cli.ContainerRemove(ctx, c.ID, container.RemoveOptions{Force: true}))
+		if err := cli.ContainerRemove(ctx, c.ID, container.RemoveOptions{Force: true}); !errdefs.IsNotFound(err) {
+			errs = append(errs, err)
+		}
+	}
+	return left, errors.Join(errs...)
+}
+
+// removeImages removes what a case has made from a container below the process's cgroup parent,
+// under whatever names.
+func removeImages(ctx context.Context, cli *docker.Client, parent string) (left []string, err error) {
+	if parent == "" {
+		return nil, nil
+	}
+	rows, err := cli.ImageList(ctx, image.ListOptions{All: true, Filters: filters.NewArgs(filters.Arg("label", oracle.PlantParent+"="+parent))})
+	if err != nil {
+		return nil, fmt.Errorf("list planted images: %w", err)
+	}
+	var errs []error
+	for _, m := range rows {
+		left = append(left, "image "+m.ID)
+		if _, err := cli.ImageRemove(ctx, m.ID, image.RemoveOptions{Force: true}); !errdefs.IsNotFound(err) {
+			errs = append(errs, err)
+		}
 	}
 	return left, errors.Join(errs...)
 }

@@ -10,19 +10,22 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
+
+	"github.com/hallmark-sandbox/hallmark/conformance/target"
 )
 
-// plant makes what a worker leaves when it is killed: a mounted loop image and an immutable
-// mount point, under a launch record of the given owner.
-func plant(t *testing.T, parent string, owner processID) string {
+// plant makes what a worker leaves when it is killed: a mounted loop image, an immutable mount
+// point, and cgroups below a parent of its own, under a launch record of the given owner.
+func plant(t *testing.T, parent string, owner processID) (dir, cgroup string) {
 	t.Helper()
-	dir := filepath.Join(parent, fmt.Sprintf("run-%d-%s", owner.Pid, owner.Start))
+	dir = filepath.Join(parent, fmt.Sprintf("run-%d-%s", owner.Pid, owner.Start), "p1")
 	point := filepath.Join(dir, "workspaces", "mnt")
 	if err := os.MkdirAll(point, 0o700); err != nil {
 		t.Fatal(err)
@@ -31,7 +34,18 @@ func plant(t *testing.T, parent string, owner processID) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := json.Marshal(ownership{Owner: owner, WorkerID: "suite-test", Engine: "/nonexistent", Sockets: sockets})
+	cgroup = fmt.Sprintf("/hallmark-sweep-test-%d/%d", os.Getpid(), owner.Pid)
+	for _, root := range roots(t) {
+		if err := os.MkdirAll(filepath.Join(root, cgroup, "sandbox"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			for _, dir := range []string{filepath.Join(cgroup, "sandbox"), cgroup, filepath.Dir(cgroup)} {
+				os.Remove(filepath.Join(root, dir))
+			}
+		})
+	}
+	b, err := json.Marshal(ownership{Owner: owner, WorkerID: "suite-test", Engine: "/nonexistent", Sockets: sockets, Cgroup: cgroup})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +74,36 @@ func plant(t *testing.T, parent string, owner processID) string {
 			t.Error(err)
 		}
 	})
-	return dir
+	return dir, cgroup
+}
+
+// roots are two hierarchies on cgroup v1, the one on v2.
+func roots(t *testing.T) (dirs []string) {
+	t.Helper()
+	mounts, err := mountinfo.GetMounts(mountinfo.FSTypeFilter("cgroup", "cgroup2"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range mounts {
+		options := strings.Split(m.VFSOptions, ",")
+		if m.Root == "/" && (m.FSType == "cgroup2" || slices.Contains(options, "pids") || slices.Contains(options, "freezer")) {
+			dirs = append(dirs, m.Mountpoint)
+		}
+	}
+	if len(dirs) == 0 {
+		t.Fatal("no cgroup hierarchy is mounted")
+	}
+	return dirs
+}
+
+func exists(t *testing.T, cgroup string) (n int) {
+	t.Helper()
+	for _, root := range roots(t) {
+		if _, err := os.Stat(filepath.Join(root, cgroup)); err == nil {
+			n++
+		}
+	}
+	return n
 }
 
 func TestSweepRemovesWhatADeadRunLeftAndNothingElse(t *testing.T) {
@@ -78,8 +121,31 @@ func TestSweepRemovesWhatADeadRunLeftAndNothingElse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stale := plant(t, parent, processID{dead.Process.Pid, start})
-	living := plant(t, parent, processID{os.Getpid(), own})
+	stale, staleGroup := plant(t, parent, processID{dead.Process.Pid, start})
+	living, livingGroup := plant(t, parent, processID{os.Getpid(), own})
+	// The record of a living process would be believed, and so would this one, were it not for its user.
+	planted, plantedGroup := plant(t, parent, processID{1 << 30, "1"})
+	if err := os.Chown(filepath.Join(planted, recordFile), 65532, 65532); err != nil {
+		t.Fatal(err)
+	}
+	for _, run := range []string{stale, filepath.Join(parent, "run-empty", "p1")} {
+		if err := os.MkdirAll(run, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		f, err := target.LockRun(filepath.Dir(run))
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.Close()
+	}
+	if err := os.MkdirAll(filepath.Join(parent, "run-starts", "p1"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	starts, err := target.LockRun(filepath.Join(parent, "run-starts"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer starts.Close()
 	foreign := filepath.Join(parent, "somebody")
 	if err := os.WriteFile(foreign, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -89,8 +155,24 @@ func TestSweepRemovesWhatADeadRunLeftAndNothingElse(t *testing.T) {
 	if err := SweepStale(ctx, parent); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := os.Stat(stale); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the dead run's folder is there: %v", err)
+	for _, dir := range []string{filepath.Dir(stale), filepath.Join(parent, "run-empty")} {
+		if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("the dead run's folder %s is there: %v", dir, err)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(parent, "run-starts", "p1")); err != nil {
+		t.Errorf("the folder of a run that is about to start: %v", err)
+	}
+	if n := exists(t, staleGroup); n != 0 {
+		t.Errorf("cgroups of the dead run are left in %d hierarchies", n)
+	}
+	for what, cgroup := range map[string]string{"living run": livingGroup, "other user's record": plantedGroup} {
+		if n := exists(t, cgroup); n != len(roots(t)) {
+			t.Errorf("the cgroups of the %s are in %d hierarchies", what, n)
+		}
+	}
+	if n := mountsBelow(t, planted); n != 1 {
+		t.Errorf("the folder of another user's record has %d mounts, want 1", n)
 	}
 	if n := mountsBelow(t, stale); n != 0 {
 		t.Errorf("%d mounts of the dead run are left", n)
@@ -154,26 +236,6 @@ func waitFor(t *testing.T, ok func() bool) {
 	}
 }
 
-func TestCgroupsOfThisProcessExist(t *testing.T) {
-	got, err := cgroupsOf(os.Getpid())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(got) == 0 {
-		t.Fatal("no cgroup found")
-	}
-	for controller, path := range got {
-		b, err := os.ReadFile(filepath.Join(path, "cgroup.procs"))
-		if err != nil {
-			t.Errorf("controller %q: %v", controller, err)
-			continue
-		}
-		if len(b) == 0 {
-			t.Errorf("controller %q: %s holds no process", controller, path)
-		}
-	}
-}
-
 func TestTargetFileIsStrict(t *testing.T) {
 	for name, text := range map[string]string{
 		"neither": `{}`,
@@ -187,5 +249,13 @@ func TestTargetFileIsStrict(t *testing.T) {
 				t.Error("accepted")
 			}
 		})
+	}
+}
+
+func TestOnlyAWorkersOwnCgroupsAreRemoved(t *testing.T) {
+	for _, parent := range []string{"/", "/lab", "lab/own", "/lab/../x", "/lab/own/"} {
+		if err := removeCgroup(context.Background(), parent); err == nil {
+			t.Errorf("%q was taken for a worker's own", parent)
+		}
 	}
 }

@@ -36,7 +36,7 @@ func Open(_ context.Context, _ json.RawMessage, dir string) (*target.Target, err
 	}
 	r := &box{dir: dir, live: map[string]*sandbox{}}
 	return &target.Target{
-		Parts:   []string{"observer.workspace-path"},
+		Parts:   []string{"observer.workspace-path", "runtime.concurrent"},
 		Runtime: r, Observer: observer{r},
 		Documents: func() (map[string][]byte, error) {
 			return map[string][]byte{"launch-profile.json": []byte(`{"toy":1}`), "worker-config.json": []byte("{}")}, nil
@@ -81,6 +81,7 @@ func (b *box) Create(_ context.Context, spec target.Spec) (target.Sandbox, error
 	id := make([]byte, 16)
 	rand.Read(id)
 	s := &sandbox{box: b, id: hex.EncodeToString(id), ws: spec.WorkspaceID, dir: dir, root: root}
+	s.life, s.end = context.WithCancel(context.Background())
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.live[s.id] = s
@@ -93,6 +94,9 @@ type sandbox struct {
 	box         *box
 	id, ws, dir string
 	root        *os.Root
+	life        context.Context // ends with the sandbox
+	end         context.CancelFunc
+	running     sync.WaitGroup // commands
 }
 
 func (s *sandbox) ID() string          { return s.id }
@@ -109,11 +113,25 @@ func (s *sandbox) State(context.Context) (string, error) {
 
 func (s *sandbox) Dispose(context.Context) error {
 	s.box.mu.Lock()
-	defer s.box.mu.Unlock()
-	if s.box.live[s.id] != nil {
-		delete(s.box.live, s.id)
-		return s.root.Close()
+	was := s.box.live[s.id]
+	delete(s.box.live, s.id)
+	s.box.mu.Unlock()
+	if was == nil {
+		return nil
 	}
+	s.end()
+	s.running.Wait()
+	return s.root.Close()
+}
+
+// enter counts a command in, unless the sandbox is gone.
+func (s *sandbox) enter() error {
+	s.box.mu.Lock()
+	defer s.box.mu.Unlock()
+	if s.box.live[s.id] == nil {
+		return &target.Error{Code: "TOY_GONE", Kind: target.KindGone}
+	}
+	s.running.Add(1)
 	return nil
 }
 
@@ -124,8 +142,14 @@ func (s *sandbox) Exec(ctx context.Context, cmd target.Command) (target.Result, 
 	if cmd.MaxOutput == 0 {
 		cmd.MaxOutput = 1 << 20
 	}
+	if err := s.enter(); err != nil {
+		return target.Result{}, err
+	}
+	defer s.running.Done()
+	caller := ctx
 	ctx, cancel := context.WithTimeout(ctx, cmd.Timeout)
 	defer cancel()
+	defer context.AfterFunc(s.life, cancel)()
 	// The parent-death signal follows the thread that starts the process.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -133,7 +157,8 @@ func (s *sandbox) Exec(ctx context.Context, cmd target.Command) (target.Result, 
 	c.Dir = filepath.Join(s.dir, cmd.Cwd)
 	c.Env = []string{"HOME=" + s.dir, "PATH=/usr/bin:/bin", "LANG=C.UTF-8", "TMPDIR=/tmp"}
 	c.Stdin = bytes.NewReader(cmd.Stdin)
-	out, errOut := &bounded{left: cmd.MaxOutput}, &bounded{left: cmd.MaxOutput}
+	budget := &budget{left: cmd.MaxOutput}
+	out, errOut := &bounded{budget: budget}, &bounded{budget: budget}
 	c.Stdout, c.Stderr = out, errOut
 	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL, Credential: &syscall.Credential{Uid: tenant, Gid: tenant}}
 	c.Cancel = func() error { return syscall.Kill(-c.Process.Pid, syscall.SIGKILL) }
@@ -141,11 +166,14 @@ func (s *sandbox) Exec(ctx context.Context, cmd target.Command) (target.Result, 
 	start := time.Now()
 	err := c.Run()
 	res := target.Result{
-		Stdout: out.b.Bytes(), Stderr: errOut.b.Bytes(), Duration: time.Since(start), TimedOut: ctx.Err() != nil,
+		Stdout: out.b.Bytes(), Stderr: errOut.b.Bytes(), Duration: time.Since(start), TimedOut: errors.Is(ctx.Err(), context.DeadlineExceeded),
 		TruncatedStdout: out.dropped > 0, TruncatedStderr: errOut.dropped > 0, DroppedBytes: out.dropped + errOut.dropped,
 	}
 	if c.ProcessState == nil {
 		return res, &target.Error{Code: "TOY_SPAWN", Cause: err}
+	}
+	if caller.Err() != nil {
+		return res, caller.Err()
 	}
 	syscall.Kill(-c.Process.Pid, syscall.SIGKILL) // what the leader left in its group
 	if ws, ok := c.ProcessState.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
@@ -155,15 +183,24 @@ func (s *sandbox) Exec(ctx context.Context, cmd target.Command) (target.Result, 
 	return res, nil
 }
 
+// budget is what both streams may keep together.
+type budget struct {
+	mu   sync.Mutex
+	left int64
+}
+
 type bounded struct {
-	b             bytes.Buffer
-	left, dropped int64
+	*budget
+	b       bytes.Buffer
+	dropped int64
 }
 
 func (w *bounded) Write(p []byte) (int, error) {
+	w.mu.Lock()
 	n := min(int64(len(p)), w.left)
-	w.b.Write(p[:n])
 	w.left -= n
+	w.mu.Unlock()
+	w.b.Write(p[:n])
 	w.dropped += int64(len(p)) - n
 	return len(p), nil
 }
@@ -175,7 +212,7 @@ type files struct{ *sandbox }
 func (f files) Read(_ context.Context, path string) ([]byte, error) {
 	st, err := f.root.Lstat(path)
 	if err == nil && !st.Mode().IsRegular() {
-		return nil, &target.Error{Code: "TOY_PATH_UNSAFE"}
+		return nil, &target.Error{Code: "TOY_PATH_UNSAFE", Kind: target.KindPathUnsafe}
 	}
 	if err != nil {
 		return nil, coded(err)
@@ -186,7 +223,7 @@ func (f files) Read(_ context.Context, path string) ([]byte, error) {
 
 func (f files) Write(_ context.Context, path string, body []byte) error {
 	if st, err := f.root.Lstat(path); err == nil && !st.Mode().IsRegular() {
-		return &target.Error{Code: "TOY_PATH_UNSAFE"}
+		return &target.Error{Code: "TOY_PATH_UNSAFE", Kind: target.KindPathUnsafe}
 	}
 	if err := f.root.WriteFile(path, body, 0o755); err != nil {
 		return coded(err)
@@ -218,8 +255,10 @@ func coded(err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, fs.ErrNotExist):
-		return &target.Error{Code: "TOY_NOT_FOUND", Cause: err}
+		return &target.Error{Code: "TOY_NOT_FOUND", Kind: target.KindNotFound, Cause: err}
+	case errors.Is(err, fs.ErrClosed):
+		return &target.Error{Code: "TOY_GONE", Kind: target.KindGone, Cause: err}
 	default:
-		return &target.Error{Code: "TOY_PATH_UNSAFE", Cause: err}
+		return &target.Error{Code: "TOY_PATH_UNSAFE", Kind: target.KindPathUnsafe, Cause: err}
 	}
 }

@@ -11,12 +11,14 @@ import (
 
 	"github.com/hallmark-sandbox/hallmark/conformance"
 	"github.com/hallmark-sandbox/hallmark/conformance/cases"
+	"github.com/hallmark-sandbox/hallmark/conformance/target"
+	"github.com/hallmark-sandbox/hallmark/conformance/target/targettest"
 	"github.com/hallmark-sandbox/hallmark/conformance/target/toy"
 	"github.com/hallmark-sandbox/hallmark/evidence"
 )
 
 func suite() conformance.Suite {
-	return conformance.Suite{Cases: cases.All(), Arming: cases.Arming(), Drivers: map[string]conformance.Open{"toy": toy.Open}}
+	return conformance.Suite{Cases: cases.All(), Arming: cases.Arming(), Probes: cases.Probes(), Drivers: map[string]conformance.Open{"toy": toy.Open}}
 }
 
 func TestMain(m *testing.M) {
@@ -27,11 +29,22 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestSeam runs real cases of the catalogue, with their real attack program, against a runtime
-// that has neither an engine nor the worker API: FS-02 passes, and a case whose feature or part
-// is not there says so instead of failing.
-func TestSeam(t *testing.T) {
-	dir, err := os.MkdirTemp("", "hallmark-toy-") // the tenant must be able to walk to its workspace
+// TestContract: the toy keeps every promise that it makes.
+func TestContract(t *testing.T) {
+	dir := folder(t)
+	targettest.Run(t, func(t *testing.T) *target.Target {
+		tg, err := toy.Open(t.Context(), nil, dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return tg
+	}, targettest.Options{Dir: dir})
+}
+
+// folder is one that the tenant can walk through.
+func folder(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "hallmark-toy-")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,6 +52,14 @@ func TestSeam(t *testing.T) {
 	if err := os.Chmod(dir, 0o711); err != nil {
 		t.Fatal(err)
 	}
+	return dir
+}
+
+// TestSeam runs real cases of the catalogue, with their real attack program, against a runtime
+// that has neither an engine nor the worker API: FS-02 passes, and a case whose feature or part
+// is not there says so instead of failing.
+func TestSeam(t *testing.T) {
+	dir := folder(t)
 	tenant := filepath.Join(dir, "tenant")
 	build := exec.Command("go", "build", "-o", tenant, "github.com/hallmark-sandbox/hallmark/fixtures/tenant")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
@@ -47,7 +68,7 @@ func TestSeam(t *testing.T) {
 	}
 	image := evidence.Digest([]byte("no image"))
 	o := conformance.Options{
-		Suite: suite(), Driver: "toy", Workloads: []string{image}, Tier: conformance.Serial, CaseIDs: []string{"FS-02", "QT-01", "KE-06"},
+		Suite: suite(), Driver: "toy", Workloads: []string{image}, Profiles: []string{conformance.ProfileBaseline}, Tier: conformance.Serial, CaseIDs: []string{"FS-02", "QT-01", "KE-06"},
 		Out: filepath.Join(dir, "out"), Work: filepath.Join(dir, "work"), Tenant: tenant,
 	}
 	out, err := conformance.Run(context.Background(), o)

@@ -11,7 +11,6 @@ import (
 	"github.com/hallmark-sandbox/hallmark/evidence"
 	"github.com/hallmark-sandbox/hallmark/evidence/gate"
 	"github.com/hallmark-sandbox/hallmark/evidence/signing"
-	"github.com/hallmark-sandbox/hallmark/strictjson"
 )
 
 func (c *commands) evidence() *cobra.Command {
@@ -42,34 +41,6 @@ func (c *commands) keygen() *cobra.Command {
 	return cmd
 }
 
-func (c *commands) inspect() *cobra.Command {
-	var dir string
-	cmd := &cobra.Command{
-		Use:   "inspect --bundle DIR",
-		Short: "Print the statement of a bundle WITHOUT verifying anything",
-		Args:  noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if dir == "" {
-				return usage("inspect needs a bundle", "name it with --bundle DIR")
-			}
-			b, err := evidence.ReadBundle(dir, evidence.AdmitDepth)
-			if err != nil {
-				return failed(err, "name a bundle directory")
-			}
-			file, _ := b.File("evidence.sigstore.json")
-			var s evidence.SigstoreBundle
-			if err := strictjson.Unmarshal(file, &s, strictjson.Limits{Bytes: 16 << 20, StringBytes: 16 << 20}); err != nil {
-				return failed(err, "this is no bundle of ours")
-			}
-			fmt.Fprintln(cmd.ErrOrStderr(), "nothing of this was verified")
-			fmt.Fprintf(cmd.OutOrStdout(), "%s\n", s.DSSEEnvelope.Payload)
-			return nil
-		},
-	}
-	cmd.Flags().StringVar(&dir, "bundle", "", "bundle directory")
-	return cmd
-}
-
 func (c *commands) verify() *cobra.Command {
 	var root, trust, cohort string
 	var bundles []string
@@ -83,6 +54,9 @@ func (c *commands) verify() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if trust == "" || len(bundles) == 0 {
 				return usage("verify needs a trust policy and a bundle", "name them with --trust FILE and --bundle DIR")
+			}
+			if err := bundlesExist(bundles); err != nil {
+				return err
 			}
 			beside(cmd, &root, trust, gate.RootPublicFile, "root key")
 			p, err := openPolicy(root, trust)
@@ -107,11 +81,14 @@ func (c *commands) verify() *cobra.Command {
 					}
 				} else if d.Admitted {
 					fmt.Fprintf(cmd.OutOrStdout(), "%s: would be admitted for cohort %s\n", dir, d.Cohort)
+					for _, w := range d.Waivers {
+						fmt.Fprintf(cmd.OutOrStdout(), "  waived     %s\n", showWaiver(w))
+					}
 				} else {
-					fmt.Fprintf(cmd.OutOrStdout(), "%s: would be denied: %s\n", dir, d.Detail)
+					denial(cmd.OutOrStdout(), dir+": would be denied", d)
 				}
 				if !d.Admitted && first == nil {
-					first = &exit.Error{Status: exit.Negative, Sentence: "the gate would deny: " + d.Detail, Remedy: "see `hallmark evidence inspect`"}
+					first = refusal("the gate would deny "+dir, d.Reason)
 				}
 			}
 			return first
@@ -141,5 +118,5 @@ func denied(err error) error {
 	if evidence.ReasonOf(err) == "" {
 		return failed(err, remedyOf(err))
 	}
-	return &exit.Error{Status: exit.Negative, Sentence: err.Error(), Remedy: "correct what the code names"}
+	return &exit.Error{Status: exit.Negative, Sentence: err.Error(), Remedy: remedyFor(evidence.ReasonOf(err))}
 }

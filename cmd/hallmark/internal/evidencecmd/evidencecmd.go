@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -22,15 +23,17 @@ import (
 )
 
 // New returns the commands evidence, trust and gate. catalogue is the one compiled in; the
-// flag --catalogue takes another from a file, for evidence of another release.
-func New(catalogue func() evidence.Catalogue) []*cobra.Command {
-	c := &commands{builtin: catalogue}
+// flag --catalogue takes another from a file, for evidence of another release. profiles are those
+// that a new policy requires when none is named.
+func New(catalogue func() evidence.Catalogue, profiles []string) []*cobra.Command {
+	c := &commands{builtin: catalogue, profiles: profiles}
 	return []*cobra.Command{c.evidence(), c.trust(), c.gate()}
 }
 
 type commands struct {
-	builtin func() evidence.Catalogue
-	file    string
+	builtin  func() evidence.Catalogue
+	profiles []string
+	file     string
 }
 
 func (c *commands) catalogueFlag(cmd *cobra.Command) {
@@ -98,6 +101,8 @@ func remedyOf(err error) string {
 		return "check the paths, or make the files with `hallmark trust init`"
 	case errors.Is(err, os.ErrPermission):
 		return "run as the user who owns the keys"
+	case errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.EISDIR):
+		return "check the paths: one of them is a file where a directory is needed, or the reverse"
 	case errors.Is(err, evidence.ErrMemory):
 		return "end the other gate, or make new keys when the memory is lost"
 	case errors.Is(err, signing.ErrKeyFile):
@@ -122,6 +127,9 @@ func (c *commands) gate() *cobra.Command {
 			if g.Trust == "" || len(g.Bundles) == 0 {
 				return usage("gate needs a trust policy and a bundle", "name them with --trust FILE and --bundle DIR")
 			}
+			if err := bundlesExist(g.Bundles); err != nil {
+				return err
+			}
 			beside(cmd, &g.Root, g.Trust, gate.RootPublicFile, "root key")
 			beside(cmd, &g.Key, g.Trust, gate.GateKeyFile, "gate key")
 			beside(cmd, &g.State, g.Trust, gate.StateDir, "state")
@@ -135,7 +143,17 @@ func (c *commands) gate() *cobra.Command {
 			if err != nil {
 				return failed(err, remedyOf(err))
 			}
-			return answer(cmd, r, asJSON)
+			if asJSON {
+				if err := printJSON(cmd, r); err != nil {
+					return err
+				}
+			} else {
+				answer(cmd.OutOrStdout(), g, r)
+			}
+			if r.Admitted {
+				return nil
+			}
+			return refusal("the gate denies the evidence", r.Reason)
 		},
 	}
 	f := cmd.Flags()
@@ -150,34 +168,4 @@ func (c *commands) gate() *cobra.Command {
 	f.BoolVar(&asJSON, "json", false, "print the decision as JSON")
 	c.catalogueFlag(cmd)
 	return cmd
-}
-
-func answer(cmd *cobra.Command, r gate.Result, asJSON bool) error {
-	out := cmd.OutOrStdout()
-	switch {
-	case asJSON:
-		if err := printJSON(cmd, r); err != nil {
-			return err
-		}
-	case r.Admitted:
-		fmt.Fprintf(out, "admitted for cohort %s\n", r.Cohort)
-		for _, s := range r.Subjects {
-			fmt.Fprintf(out, "  %-10s %s  %s\n", s.Role, s.Digest, s.Name)
-		}
-		fmt.Fprintf(out, "pins: %s\n", r.Pins)
-	default:
-		fmt.Fprintf(out, "denied: %s\n", r.Detail)
-		for _, d := range r.Decisions {
-			for _, f := range d.Findings {
-				fmt.Fprintf(out, "  %-6s %-20s %s\n", f.Case, f.Code, f.Text)
-			}
-		}
-	}
-	if r.Admitted {
-		return nil
-	}
-	return &exit.Error{
-		Status: exit.Negative, Sentence: "the gate denies: " + r.Detail,
-		Remedy: "run the suite again on this cohort, or change the trust policy if it is wrong",
-	}
 }

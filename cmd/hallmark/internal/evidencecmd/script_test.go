@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
+	"strconv"
 	"testing"
 	"time"
 
@@ -28,7 +30,26 @@ func TestMain(m *testing.M) {
 }
 
 func TestScripts(t *testing.T) {
-	testscript.Run(t, testscript.Params{Dir: "testdata/script", RequireExplicitExec: true})
+	testscript.Run(t, testscript.Params{Dir: "testdata/script", RequireExplicitExec: true, Cmds: map[string]func(*testscript.TestScript, bool, []string){"status": status}})
+}
+
+// status N CMD... runs a command that must end with exit status N; plain exec knows only failure.
+func status(ts *testscript.TestScript, neg bool, args []string) {
+	want, err := strconv.Atoi(args[0])
+	if err != nil || neg {
+		ts.Fatalf("usage: status N command...")
+	}
+	err = ts.Exec(args[1], args[2:]...)
+	got := 0
+	var ended *exec.ExitError
+	if errors.As(err, &ended) {
+		got = ended.ExitCode()
+	} else if err != nil {
+		ts.Fatalf("%v", err)
+	}
+	if got != want {
+		ts.Fatalf("exit status %d, want %d", got, want)
+	}
 }
 
 func synthetic() *evidencetest.World {
@@ -42,7 +63,7 @@ func synthetic() *evidencetest.World {
 
 func hallmark() {
 	root := &cobra.Command{Use: "hallmark", SilenceErrors: true, SilenceUsage: true}
-	root.AddCommand(evidencecmd.New(func() evidence.Catalogue { return synthetic().Catalogue })...)
+	root.AddCommand(evidencecmd.New(func() evidence.Catalogue { return synthetic().Catalogue }, []string{"quota"})...)
 	err := root.Execute()
 	if err == nil {
 		return
@@ -57,7 +78,7 @@ func hallmark() {
 }
 
 // world DIR KEY writes a conformant bundle into DIR, signed with KEY as issuer "ci.example".
-// With a third argument the first case has failed.
+// With the third argument "failed" the first case has failed; "credentials" claims that profile.
 func world() {
 	w := synthetic()
 	s, err := signing.Load(os.Args[2])
@@ -79,8 +100,18 @@ func world() {
 		p.Run.StartedAt, p.Run.FinishedAt = evidence.At(time.Now()), evidence.At(time.Now())
 		p.Run.Arming.StartedAt = p.Run.StartedAt
 		p.Validity = evidence.Validity{NotBefore: p.Run.StartedAt, NotAfter: evidence.At(time.Now().Add(time.Hour))}
-		if len(os.Args) > 3 {
+		if len(os.Args) > 3 && os.Args[3] == "credentials" {
+			p.Profiles = []string{"credentials"}
+			p.Summary = evidencetest.Summary(w.Catalogue, *p)
+		}
+		if len(os.Args) > 3 && os.Args[3] == "failed" {
 			p.Cases[0].Status, p.Cases[0].Reason = evidence.StatusFail, "escaped"
+			w.Blobs[1].Body = evidencetest.GinkgoReport(p.Cases)
+			if p.Suite.Ginkgo, err = evidence.ReportGinkgo(w.Blobs[1].Body, "2.34.0"); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				os.Exit(exit.Failed)
+			}
+			p.Summary = evidencetest.Summary(w.Catalogue, *p)
 		}
 		w.Blobs[0].Body, err = evidencetest.Reseal(&w.Statement, []int{0, 1, 2, 3})
 	}
@@ -97,7 +128,7 @@ func TestTrustInitMakesAnAdmittingPolicy(t *testing.T) {
 	dir := t.TempDir()
 	w := synthetic()
 	p, err := gate.Init(gate.InitConfig{
-		Dir: dir, Identity: "ci.example", Role: evidence.RoleCI, Profiles: []string{"first-light"},
+		Dir: dir, Identity: "ci.example", Role: evidence.RoleCI, Profiles: []string{"quota"},
 		Catalogue: w.Catalogue, Mutation: evidence.MutationRequired, Lifetime: time.Hour, Now: time.Now(),
 	})
 	if err != nil {

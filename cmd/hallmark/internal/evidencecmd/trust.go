@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -25,6 +27,7 @@ func (c *commands) trust() *cobra.Command {
 func (c *commands) trustInit() *cobra.Command {
 	i := gate.InitConfig{}
 	var days int
+	var mutationKeys, waivers []string
 	cmd := &cobra.Command{
 		Use:   "init --dir DIR --identity ID",
 		Short: "Make root, evidence and gate keys and a first signed policy",
@@ -43,7 +46,27 @@ func (c *commands) trustInit() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			for _, path := range mutationKeys {
+				text, err := os.ReadFile(path)
+				if err != nil {
+					return failed(err, "name a public key file, such as the one that `hallmark mutants` keeps in the cache")
+				}
+				keys, err := evidence.ParsePublicKeysPEM(text)
+				if err != nil {
+					return failed(err, remedyOf(err))
+				}
+				i.MutationKeys = append(i.MutationKeys, keys...)
+			}
 			i.Catalogue, i.Now, i.Lifetime = cat, now(), time.Duration(days)*24*time.Hour
+			if i.Waivers, err = parseWaivers(waivers, cat, i.Now); err != nil {
+				return err
+			}
+			slices.Sort(i.Profiles)
+			for _, name := range i.Profiles {
+				if p, ok := cat.Profile(name); ok && len(cat.Lacks(p)) > 0 {
+					fmt.Fprintf(cmd.ErrOrStderr(), "profile %s: no case of this catalogue is about %s, so the gate will deny everything\n", name, strings.Join(cat.Lacks(p), ", "))
+				}
+			}
 			if _, err := gate.Init(i); err != nil {
 				remedy := "correct what is named"
 				if errors.Is(err, os.ErrExist) {
@@ -64,8 +87,10 @@ func (c *commands) trustInit() *cobra.Command {
 	f.StringVar(&i.Dir, "dir", "", "new directory for keys and policy")
 	f.StringVar(&i.Identity, "identity", "", "issuer id that the evidence key speaks for")
 	f.StringVar(&i.Role, "role", evidence.RoleCI, "role of the evidence key: ci, release, implementer")
-	f.StringSliceVar(&i.Profiles, "profile", []string{"first-light"}, "profiles that the policy requires")
+	f.StringSliceVar(&i.Profiles, "profile", c.profiles, "profiles that the policy requires")
 	f.StringVar(&i.Mutation, "mutation-evidence", evidence.MutationRequired, "required or recorded")
+	f.StringArrayVar(&mutationKeys, "mutation-key", nil, "public key that may sign mutation evidence besides the evidence key (repeatable)")
+	f.StringArrayVar(&waivers, "waiver", nil, waiverUsage)
 	f.IntVar(&days, "days", 90, "lifetime of policy and keys, at most 366")
 	c.catalogueFlag(cmd)
 	return cmd
@@ -73,10 +98,15 @@ func (c *commands) trustInit() *cobra.Command {
 
 func (c *commands) trustSign() *cobra.Command {
 	var in, key, out string
+	var waivers []string
+	var version int64
 	cmd := &cobra.Command{
 		Use:   "sign --policy FILE --key FILE --out FILE",
 		Short: "Sign a policy document with a root key",
-		Args:  noArgs,
+		Long: "Signs a policy document, as `hallmark trust show --json` prints it. --waiver adds to its waivers,\n" +
+			"in the place of older ones for the same cases; --version sets its version, which must rise with\n" +
+			"every change, or gates and workers refuse it.",
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if in == "" || key == "" || out == "" {
 				return usage("trust sign needs a policy, a root key and an output file", "name them with --policy, --key and --out")
@@ -88,6 +118,14 @@ func (c *commands) trustSign() *cobra.Command {
 			var p evidence.TrustPolicy
 			if err := strictjson.Unmarshal(text, &p, strictjson.Limits{}); err != nil {
 				return failed(err, "start from `hallmark trust show --json`")
+			}
+			added, err := parseWaivers(waivers, p.Catalogue, now())
+			if err != nil {
+				return err
+			}
+			p.Waivers = with(p.Waivers, added)
+			if version != 0 {
+				p.Version = version
 			}
 			s, err := signing.Load(key)
 			if err != nil {
@@ -108,6 +146,8 @@ func (c *commands) trustSign() *cobra.Command {
 	f.StringVar(&in, "policy", "", "policy document, JSON")
 	f.StringVar(&key, "key", "", "private root key")
 	f.StringVar(&out, "out", "", "signed policy to write")
+	f.StringArrayVar(&waivers, "waiver", nil, waiverUsage)
+	f.Int64Var(&version, "version", 0, "version of the policy; 0 keeps the document's")
 	return cmd
 }
 
@@ -140,6 +180,13 @@ func (c *commands) trustShow() *cobra.Command {
 					state = "revoked at " + string(k.RevokedAt)
 				}
 				fmt.Fprintf(out, "key        %-12s %s %s %s cohorts %s %s\n", k.Role, k.SPKIDigest, k.Algorithm, k.Identity, k.Cohorts, state)
+			}
+			for _, w := range d.Waivers {
+				state := ""
+				if end, _ := w.Expires.Time(); !now().Before(end) {
+					state = " (has ended)"
+				}
+				fmt.Fprintf(out, "waiver     %s%s\n", showWaiver(w), state)
 			}
 			return nil
 		},

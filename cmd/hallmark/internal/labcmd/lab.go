@@ -82,6 +82,10 @@ func sweep(cmd *cobra.Command) error {
 		return failed("the cache folder cannot be found", err)
 	}
 	lines, err := lab.Sweep(cmd.Context(), cache)
+	var missing *lab.MissingError
+	if errors.As(err, &missing) {
+		return failed("whether something of a lab is left cannot be told", err)
+	}
 	if err != nil {
 		return &exit.Error{Status: exit.Negative, Sentence: "the lab is not gone", Remedy: "look at what is listed, end it, and run hallmark lab down again", Cause: err}
 	}
@@ -139,7 +143,10 @@ func describe(w io.Writer, l *lab.Lab, word string) error {
 			return err
 		}
 	}
-	return nil
+	if l.Bubblewrap.Path == "" {
+		return say(w, "  %-10s absent: %s", lab.Bubblewrap, l.Missing[lab.Bubblewrap])
+	}
+	return say(w, "  %-10s %s  %s", lab.Bubblewrap, l.Bubblewrap.Package, l.Bubblewrap.Digest)
 }
 
 func say(w io.Writer, format string, args ...any) error {

@@ -6,7 +6,12 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/spf13/cobra"
@@ -70,6 +75,9 @@ func TestDoctorFindsAMissingTool(t *testing.T) {
 	if status != exit.Failed || !strings.Contains(out, "MISSING  apt-get") || !strings.Contains(out, "remedy: run this on Debian") {
 		t.Errorf("status %d, output %s", status, out)
 	}
+	if !strings.Contains(out, "absent   python3") {
+		t.Errorf("python3, which one alternative alone needs, is not called absent: %s", out)
+	}
 	if _, status := hallmark(t, "lab", "up"); status != exit.Failed {
 		t.Errorf("lab up on a machine without apt: status %d", status)
 	}
@@ -92,6 +100,9 @@ func TestStatusOfTheRunningLab(t *testing.T) {
 	if status != exit.OK || !got.Running || got.EnginePid != l.EnginePid {
 		t.Errorf("status %d: %s", status, out)
 	}
+	if plain, _ := hallmark(t, "lab", "status"); !strings.Contains(plain, "  bwrap      bubblewrap_") || !strings.Contains(plain, got.Bubblewrap.Digest) {
+		t.Errorf("plain status does not name bubblewrap and its digest: %s", plain)
+	}
 }
 
 func TestStatusAndDownWithoutALab(t *testing.T) {
@@ -101,6 +112,89 @@ func TestStatusAndDownWithoutALab(t *testing.T) {
 	}
 	if out, status := hallmark(t, "lab", "down"); status != exit.OK || !strings.Contains(out, "No lab was running") {
 		t.Errorf("down: status %d: %s", status, out)
+	}
+}
+
+// nobody runs one command line as a user without rights, in a process of this test's binary.
+func nobody(t *testing.T, cache string, args ...string) (string, int) {
+	t.Helper()
+	// Where this binary lies, and the folder that a test gets, that user may not look.
+	dir := t.TempDir()
+	body, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(dir, "labcmd.test")
+	if err := errors.Join(os.WriteFile(program, body, 0o755), os.Chmod(dir, 0o755), os.Chmod(filepath.Dir(dir), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(program, args...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "HALLMARK_CACHE="+cache, asNobody+"=1")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	out, err := cmd.CombinedOutput()
+	if cmd.ProcessState == nil {
+		t.Fatal(err)
+	}
+	return string(out), cmd.ProcessState.ExitCode()
+}
+
+// asNobody makes this test's binary the program.
+const asNobody = "HALLMARK_TEST_AS_NOBODY"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asNobody) == "" {
+		os.Exit(m.Run())
+	}
+	root := &cobra.Command{Use: "hallmark", SilenceErrors: true, SilenceUsage: true}
+	root.AddCommand(labcmd.New()...)
+	var typed *exit.Error
+	if errors.As(root.Execute(), &typed) {
+		fmt.Printf("error: %v.\nremedy: %s.\n", typed, typed.Remedy)
+		os.Exit(typed.Status)
+	}
+}
+
+// A lab of root's is not "not running" for somebody else: root is needed to look at it.
+func TestWithoutRootTheAnswerIsThatRootIsNeeded(t *testing.T) {
+	l, err := lab.Find()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A folder that lets everybody read the record, wherever the cache of this run lies.
+	open := t.TempDir()
+	record, err := os.ReadFile(filepath.Join(l.Cache, "lab.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.WriteFile(filepath.Join(open, "lab.json"), record, 0o644), os.Chmod(open, 0o755), os.Chmod(filepath.Dir(open), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	unreadable := t.TempDir()
+	if err := os.WriteFile(filepath.Join(unreadable, "lab.json"), record, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name, cache, want string
+		args              []string
+	}{
+		{"a running lab's status", open, "the lab belongs to root", []string{"lab", "status"}},
+		{"a running lab down", open, "the lab belongs to root", []string{"lab", "down"}},
+		{"a record for root only", unreadable, "the lab belongs to root", []string{"lab", "status"}},
+		{"down without a record", t.TempDir(), "whether something of a lab is left cannot be told", []string{"lab", "down"}},
+		{"up", t.TempDir(), "not root", []string{"lab", "up"}},
+		{"cohort outside a clone", t.TempDir(), "no clone of the repository", []string{"cohort", "probe"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			out, status := nobody(t, tt.cache, tt.args...)
+			if status != exit.Failed || !strings.Contains(out, tt.want) || !strings.Contains(out, "remedy: run this ") {
+				t.Errorf("status %d: %s", status, out)
+			}
+		})
+	}
+	out, status := nobody(t, t.TempDir(), "doctor")
+	if status != exit.Failed || !strings.Contains(out, "MISSING  root") {
+		t.Errorf("doctor: status %d: %s", status, out)
 	}
 }
 

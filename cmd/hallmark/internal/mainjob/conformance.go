@@ -64,7 +64,7 @@ func (j *job) evidenceRun(ctx context.Context, file runcmd.CohortFile, cohort ev
 	}
 	j.step("keys and trust policy of this run in %s", j.relative(j.out))
 	trust := gate.InitConfig{
-		Dir: j.out, Identity: issuerID, Role: evidence.RoleCI, Profiles: []string{conformance.FirstLight},
+		Dir: j.out, Identity: issuerID, Role: evidence.RoleCI, Profiles: conformance.ReferenceProfiles(),
 		Catalogue: j.suite.Catalogue(), Mutation: evidence.MutationRecorded, Lifetime: throwAwayLifetime, Now: time.Now(),
 	}
 	params := runcmd.Params{

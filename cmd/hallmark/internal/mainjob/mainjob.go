@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package mainjob is `hallmark conformance`, `hallmark control` and `hallmark mutants`: the whole
-// way from a bare host to a worker that runs on pins, in one command each. It owns the order of
+// Package mainjob is `hallmark conformance`, `hallmark control`, `hallmark mutants` and `hallmark
+// alternatives`: what is done from a bare host to the end, in one command each. It owns the order of
 // the steps and what is printed between them. It never judges, signs or admits by itself.
 package mainjob
 
@@ -28,7 +28,7 @@ import (
 // issuerID is the identity that throw-away keys of a local run speak for.
 const issuerID = "local-run"
 
-// New returns the commands conformance, control and mutants.
+// New returns the commands conformance, control, mutants and alternatives.
 func New(suite conformance.Suite) []*cobra.Command {
 	var tier string
 	conform := &cobra.Command{
@@ -51,25 +51,18 @@ func New(suite conformance.Suite) []*cobra.Command {
 			return newJob(cmd, suite, filepath.Join("out", "control")).control(cmd.Context())
 		},
 	}
-	mutants := &cobra.Command{
-		Use:   "mutants",
-		Short: "Break the worker on purpose, one defect at a time, and show which case notices",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return newJob(cmd, suite, filepath.Join("out", "mutants")).mutantsOnly(cmd.Context())
-		},
-	}
-	return []*cobra.Command{conform, control, mutants}
+	return []*cobra.Command{conform, control, mutantsCommand(suite), alternativesCommand(suite)}
 }
 
 // job is one command under way.
 type job struct {
 	suite   conformance.Suite
-	out     string    // folder of results, relative to the repository
+	out     string    // folder of results; when relative, in the repository
 	answer  io.Writer // last lines
 	steps   io.Writer // progress
 	live    bool
 	started time.Time
+	again   string // what to do after an interrupt
 
 	lab       *lab.Lab
 	repo      string
@@ -79,7 +72,7 @@ type job struct {
 func newJob(cmd *cobra.Command, suite conformance.Suite, out string) *job {
 	return &job{
 		suite: suite, out: out, answer: cmd.OutOrStdout(), steps: cmd.ErrOrStderr(),
-		live: runcmd.Terminal(os.Stderr), started: time.Now(),
+		live: runcmd.Terminal(os.Stderr), started: time.Now(), again: "run it again: it starts from the beginning",
 	}
 }
 
@@ -92,17 +85,15 @@ func (j *job) within(ctx context.Context, f func(context.Context) error) (err er
 	if j.repo, err = lab.RepoDir(); err != nil {
 		return &exit.Error{Status: exit.Failed, Sentence: "the repository cannot be found", Cause: err, Remedy: "run this in a clone of it"}
 	}
-	j.out = filepath.Join(j.repo, j.out)
+	if !filepath.IsAbs(j.out) {
+		j.out = filepath.Join(j.repo, j.out)
+	}
 	if buildinfo.TreeState() != "clean" {
 		j.step("note: these binaries are of a %s tree; the gate denies their evidence. Commit, and build again.", buildinfo.TreeState())
 	}
 	j.step("lab: a private engine with runsc and runc")
 	l, err := lab.Up(ctx, lab.Options{Out: j.steps, Bound: true})
 	if err != nil {
-		var missing *lab.MissingError
-		if errors.As(err, &missing) {
-			return &exit.Error{Status: exit.Failed, Sentence: missing.What, Remedy: missing.Remedy}
-		}
 		return failed("the lab cannot be started", err)
 	}
 	j.lab = l
@@ -132,7 +123,7 @@ func (j *job) within(ctx context.Context, f func(context.Context) error) (err er
 		return err
 	}
 	// Whatever a step says of an interrupt, this is what happened.
-	return &exit.Error{Status: exit.Incomplete, Sentence: "the command was interrupted; nothing was signed or admitted", Remedy: "run it again: it starts from the beginning"}
+	return &exit.Error{Status: exit.Incomplete, Sentence: "the command was interrupted; nothing was signed or admitted", Remedy: j.again}
 }
 
 // measure returns the cohort of a runtime of the lab.
@@ -177,6 +168,10 @@ func failed(sentence string, err error) error {
 	var typed *exit.Error
 	if errors.As(err, &typed) {
 		return err
+	}
+	var missing *lab.MissingError
+	if errors.As(err, &missing) {
+		return &exit.Error{Status: exit.Failed, Sentence: missing.What, Remedy: missing.Remedy}
 	}
 	return &exit.Error{Status: exit.Failed, Sentence: sentence, Cause: err, Remedy: "`hallmark doctor` says what this machine lacks"}
 }

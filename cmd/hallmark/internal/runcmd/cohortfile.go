@@ -9,34 +9,43 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"slices"
 
 	"gopkg.in/yaml.v3"
 
+	"github.com/hallmark-sandbox/hallmark/conformance"
 	"github.com/hallmark-sandbox/hallmark/evidence"
 )
 
-// CohortFile is a file of ci/cohorts, in YAML or JSON: what a run requires of its cohort and
-// which failures are expected there. It holds no facts; those are measured.
+// CohortFile is a file of ci/cohorts, in YAML or JSON: what a run requires of its cohort, which
+// profiles judge it, and what is expected to come to something else than a pass. It holds no
+// facts; those are measured.
 type CohortFile struct {
-	Name             string            `yaml:"name"`
-	Requirements     Requirements      `yaml:"requirements"`
-	ExpectedFailures []ExpectedFailure `yaml:"expectedFailures"`
+	Name         string       `yaml:"name"`
+	Driver       string       `yaml:"driver"` // api (the reference worker, the default), docker or exec
+	Profiles     []string     `yaml:"profiles"`
+	Requirements Requirements `yaml:"requirements"`
+	Verdict      string       `yaml:"verdict"` // conformant, non-conformant or incomplete; "" expects none
+	Expected     []Expected   `yaml:"expected"`
 }
 
 // Requirements must agree with what is measured; "" and nil require nothing.
 type Requirements struct {
 	Arch         string            `yaml:"arch"`    // as GOARCH spells it
 	Runtime      string            `yaml:"runtime"` // name in the lab: runsc, runsc-deb, runc
+	Version      string            `yaml:"version"` // as the runtime calls itself
 	Platform     string            `yaml:"platform"`
 	CgroupMode   string            `yaml:"cgroupMode"`
 	QuotaBackend string            `yaml:"quotaBackend"`
 	Capabilities map[string]string `yaml:"capabilities"`
 }
 
-// ExpectedFailure is one case that must fail on this cohort, with the reason code.
-type ExpectedFailure struct {
-	Case   string `yaml:"case"`
-	Reason string `yaml:"reason"`
+// Expected says that these cases come to the same status, with the same reason code, and why.
+type Expected struct {
+	Cases  []string `yaml:"cases"`
+	Status string   `yaml:"status"` // any but pass
+	Reason string   `yaml:"reason"`
+	Why    string   `yaml:"why"` // one sentence: what it means for a user
 }
 
 // maxCohortFile bounds the file in bytes.
@@ -64,18 +73,38 @@ func ReadCohortFile(path string) (CohortFile, error) {
 }
 
 func (c CohortFile) check(path string) error {
-	if c.Name == "" || c.Requirements.Runtime == "" {
-		return fmt.Errorf("%s needs name and requirements.runtime", path)
+	if c.Name == "" {
+		return fmt.Errorf("%s has no name", path)
+	}
+	if !slices.Contains([]string{"", driverAPI, driverDocker, driverExec}, c.Driver) {
+		return fmt.Errorf("%s: unknown driver %q: it is api, docker or exec", path, c.Driver)
+	}
+	if c.Requirements.Runtime == "" && c.Driver != driverExec {
+		return fmt.Errorf("%s needs requirements.runtime", path)
+	}
+	if !slices.Contains([]string{"", string(evidence.Conformant), string(evidence.NonConformant), string(evidence.Incomplete)}, c.Verdict) {
+		return fmt.Errorf("%s: unknown verdict %q", path, c.Verdict)
 	}
 	seen := map[string]bool{}
-	for _, e := range c.ExpectedFailures {
-		if e.Case == "" || e.Reason == "" || seen[e.Case] {
-			return fmt.Errorf("%s: an expected failure lacks case or reason, or is there twice: %q", path, e.Case)
+	for _, e := range c.Expected {
+		if len(e.Cases) == 0 || e.Reason == "" || e.Why == "" {
+			return fmt.Errorf("%s: an expected result of %q lacks cases, reason or why", path, e.Cases)
 		}
-		seen[e.Case] = true
+		if !slices.Contains(nonPasses, conformance.Status(e.Status)) {
+			return fmt.Errorf("%s: %v are expected to come to %q, which is no status but pass", path, e.Cases, e.Status)
+		}
+		for _, id := range e.Cases {
+			if id == "" || seen[id] {
+				return fmt.Errorf("%s: case %q is empty or there twice", path, id)
+			}
+			seen[id] = true
+		}
 	}
 	return nil
 }
+
+// nonPasses are what a case can be expected to come to.
+var nonPasses = []conformance.Status{conformance.Fail, conformance.Inconclusive, conformance.Errored, conformance.NotApplicable, conformance.NotRun, conformance.Waived}
 
 // agree returns every requirement that the measured cohort does not meet.
 func (r Requirements) agree(c evidence.Cohort) error {
@@ -87,11 +116,18 @@ func (r Requirements) agree(c evidence.Cohort) error {
 	}
 	want("arch", r.Arch, c.Descriptor.Arch)
 	want("arch of this program", r.Arch, runtime.GOARCH)
+	want("version of "+r.Runtime, r.Version, c.Descriptor.Sandbox.Version)
 	want("platform", r.Platform, c.Descriptor.Sandbox.Platform)
 	want("cgroup mode", r.CgroupMode, c.Descriptor.CgroupMode)
 	want("quota backend", r.QuotaBackend, c.Descriptor.Quota.Backend)
 	for name, v := range r.Capabilities {
 		want("capability "+name, v, c.Capabilities[name])
 	}
-	return errors.Join(errs...)
+	if len(errs) > 0 {
+		return fmt.Errorf("%w: %w", ErrOtherCohort, errors.Join(errs...))
+	}
+	return nil
 }
+
+// ErrOtherCohort says that the measured cohort does not meet a cohort file's requirements.
+var ErrOtherCohort = errors.New("the measured cohort is not the required one")

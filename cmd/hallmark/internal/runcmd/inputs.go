@@ -92,6 +92,19 @@ func binaries(dir string, l *api.Launch) error {
 	return nil
 }
 
+// Program returns the absolute path of a program beside this one.
+func Program(name string) (string, error) {
+	dir, err := ownFolder()
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, name)
+	if !isFile(path) {
+		return "", fmt.Errorf("%s is not in %s (`make build` makes it)", name, dir)
+	}
+	return path, nil
+}
+
 func ownFolder() (string, error) {
 	exe, err := os.Executable()
 	if err != nil {

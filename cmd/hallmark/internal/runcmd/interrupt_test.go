@@ -112,6 +112,21 @@ func processesBelow(t *testing.T, dir string) map[int]string {
 	return out
 }
 
+// ownPrograms are copies, so that their processes are told from those of other tests.
+func ownPrograms(t *testing.T) string {
+	t.Helper()
+	bin := t.TempDir()
+	if err := os.CopyFS(bin, os.DirFS(programs(t))); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range build.Commands {
+		if err := os.Chmod(filepath.Join(bin, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return bin
+}
+
 // ownLab starts a lab for this test alone, since a run judges everything that appears on its
 // engine. It shares the packages and runtimes of the common cache.
 func ownLab(t *testing.T) *lab.Lab {
@@ -152,20 +167,11 @@ func TestEndsOfARunLeaveNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A copy, so that its processes are told from those of other tests.
-	bin := t.TempDir()
-	if err := os.CopyFS(bin, os.DirFS(programs(t))); err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range build.Commands {
-		if err := os.Chmod(filepath.Join(bin, name), 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	run := func(t *testing.T, out string) (*exec.Cmd, *bufio.Scanner) {
+	bin := ownPrograms(t)
+	run := func(t *testing.T, out string, more ...string) (*exec.Cmd, *bufio.Scanner) {
 		t.Helper()
-		cmd := exec.Command(filepath.Join(bin, "hallmark"), "run", "--cohort", filepath.Join(repo, "ci/cohorts/runsc.yaml"),
-			"--case", "FS-02,PR-05,OU-05,QT-01,CR-01", "--out", out)
+		cmd := exec.Command(filepath.Join(bin, "hallmark"), append([]string{"run", "--cohort", filepath.Join(repo, "ci/cohorts/runsc.yaml"),
+			"--case", "FS-02,PR-05,OU-05,QT-01,CR-01", "--out", out}, more...)...)
 		cmd.Dir = repo
 		cmd.Env = append(os.Environ(), "CI=true", "HALLMARK_CACHE="+l.Cache)
 		stderr, err := cmd.StderrPipe()
@@ -213,10 +219,10 @@ func TestEndsOfARunLeaveNothing(t *testing.T) {
 		}
 		t.Errorf("left: %q", have)
 	}
-	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
-		t.Run(sig.String(), func(t *testing.T) {
+	for procs, sig := range map[string]syscall.Signal{"1": syscall.SIGINT, "2": syscall.SIGTERM} {
+		t.Run(sig.String()+" of "+procs, func(t *testing.T) {
 			out := t.TempDir()
-			cmd, lines := run(t, out)
+			cmd, lines := run(t, out, "--procs", procs)
 			firstCase(t, lines)
 			if err := cmd.Process.Signal(sig); err != nil {
 				t.Fatal(err)

@@ -32,19 +32,23 @@ type Params struct {
 	Runtime string           // name in the lab; "" is that of the cohort file
 	Cohort  *evidence.Cohort // nil: it is measured
 
-	TargetFile    string     // another target; then there is no bundle
-	Binaries      string     // folder of hallmark-worker, -supervisor and -quota; "" is this program's
-	Tenant        string     // attack binary; "" is hallmark-tenant beside this program, else it is built
-	Workloads     []Workload // in the engine already; else WorkloadNames
-	WorkloadNames []string   // busybox, static, or a tarball; empty means both fixtures
+	TargetFile    string      // Target is read from it, or ""
+	Target        *TargetFile // another target than the reference worker; then there is no bundle
+	Binaries      string      // folder of hallmark-worker, -supervisor and -quota; "" is this program's
+	Tenant        string      // attack binary; "" is hallmark-tenant beside this program, else it is built
+	Workloads     []Workload  // in the engine already; else WorkloadNames
+	WorkloadNames []string    // busybox, static, or a tarball; empty means both fixtures
 
-	Tier    conformance.Tier
-	CaseIDs []string
-	Seed    int64
-	Out     string
+	Profiles []string // empty: those of the cohort file, else the reference worker's or the baseline
+	Tier     conformance.Tier
+	CaseIDs  []string
+	Procs    int
+	Seed     int64
+	Out      string
 
 	KeyFile      string // "" signs nothing
 	Issuer       evidence.Issuer
+	MutationPath string // file that Mutation and MutationFile are read from, or ""
 	Mutation     *evidence.MutationEvidence
 	MutationFile []byte
 
@@ -77,13 +81,19 @@ func Run(ctx context.Context, p Params) (_ Result, err error) {
 	if p.Suite.Drivers == nil {
 		p.Suite.Drivers = Drivers()
 	}
-	if p.TargetFile != "" {
+	if len(p.Profiles) == 0 {
+		p.Profiles = p.File.Profiles
+	}
+	if p.Target != nil {
 		return runTarget(ctx, p)
+	}
+	if len(p.Profiles) == 0 {
+		p.Profiles = conformance.ReferenceProfiles()
 	}
 	if p.Lab == nil {
 		l, err := lab.Up(ctx, lab.Options{Out: p.Progress})
 		if err != nil {
-			return Result{}, labError(err)
+			return Result{}, failed("the lab cannot be started", err)
 		}
 		if l.Fresh {
 			defer func() {
@@ -128,7 +138,10 @@ func runLab(ctx context.Context, p Params) (Result, error) {
 	}
 	res.Cohort = *p.Cohort
 	if err := p.File.Requirements.agree(*p.Cohort); err != nil {
-		return res, &exit.Error{Status: exit.Failed, Sentence: "the measured cohort is not the required one", Cause: err, Remedy: "choose another cohort file"}
+		return res, usage(err, "choose another cohort file", "%s is not for this host", p.File.Name)
+	}
+	if p.Mutation != nil && p.Mutation.CohortID != res.Cohort.ID {
+		return res, usage(nil, "run `hallmark mutants` on this cohort, then this", "the mutation evidence is of the cohort %s, this is %s", p.Mutation.CohortID, res.Cohort.ID)
 	}
 	var err error
 	if res.Workloads = p.Workloads; len(res.Workloads) == 0 {
@@ -176,48 +189,14 @@ func runLab(ctx context.Context, p Params) (Result, error) {
 	return finish(ctx, p, o, res)
 }
 
-// runTarget runs the suite against a target of somebody else's. Its cohort is not measured
-// here, so nothing is signed.
-func runTarget(ctx context.Context, p Params) (Result, error) {
-	var file struct {
-		Driver    string          `json:"driver"`
-		Workloads []string        `json:"workloads"`
-		Config    json.RawMessage `json:"config"`
-	}
-	b, err := os.ReadFile(p.TargetFile)
-	if err == nil {
-		err = json.Unmarshal(b, &file)
-	}
-	if err != nil {
-		return Result{}, &exit.Error{Status: exit.Failed, Sentence: "the target file cannot be used", Cause: err, Remedy: "it holds driver, workloads (config digests) and config"}
-	}
-	if p.KeyFile != "" {
-		return Result{}, &exit.Error{Status: exit.Failed, Sentence: "a target file and a key exclude each other", Remedy: "leave --key out: the cohort of another target is not measured here"}
-	}
-	var workloads []Workload
-	for _, w := range file.Workloads {
-		workloads = append(workloads, Workload{ConfigDigest: w})
-	}
-	o, err := options(ctx, p, workloads)
-	if err != nil {
-		return Result{}, err
-	}
-	dir, err := os.MkdirTemp("", "hallmark-run-")
-	if err != nil {
-		return Result{}, failed("no temporary folder", err)
-	}
-	defer os.RemoveAll(dir)
-	o.Driver, o.Target, o.Work = file.Driver, file.Config, filepath.Join(dir, "work")
-	return finish(ctx, p, o, Result{Workloads: workloads})
-}
-
 func options(ctx context.Context, p Params, workloads []Workload) (conformance.Options, error) {
 	tenant, err := tenantBinary(ctx, p)
 	if err != nil {
 		return conformance.Options{}, failed("the attack binary is missing", err)
 	}
 	o := conformance.Options{
-		Suite: p.Suite, Tier: p.Tier, CaseIDs: p.CaseIDs, Out: p.Out, Tenant: tenant, Seed: p.Seed, Progress: p.Progress, Live: p.Live,
+		Suite: p.Suite, Profiles: p.Profiles, Procs: p.Procs, Tier: p.Tier, CaseIDs: p.CaseIDs, Out: p.Out, Tenant: tenant,
+		Seed: p.Seed, Progress: p.Progress, Live: p.Live,
 	}
 	o.Color = p.Live && os.Getenv("NO_COLOR") == ""
 	o.About = conformance.About{Cohort: p.Cohort, Names: map[string]string{}, Command: p.Command}
@@ -231,11 +210,13 @@ func options(ctx context.Context, p Params, workloads []Workload) (conformance.O
 func finish(ctx context.Context, p Params, o conformance.Options, res Result) (Result, error) {
 	out, err := conformance.Run(ctx, o)
 	if err != nil {
-		return res, failed("the suite cannot run", err)
+		return res, runError(p.Out, err)
 	}
 	res.Outcome = out
 	res.Narrowed = len(p.CaseIDs) > 0
-	res.Differences = Differences(p.File.ExpectedFailures, out.Report)
+	if p.File.Name != "" { // else nothing is expected, as of a target that came without a file
+		res.Differences = p.File.Differences(out.Report)
+	}
 	return res, nil
 }
 
@@ -245,7 +226,7 @@ func evidenceFor(p Params, res Result) (*conformance.Evidence, error) {
 	}
 	key, err := signing.Load(p.KeyFile)
 	if err != nil {
-		return nil, &exit.Error{Status: exit.Failed, Sentence: "the signing key cannot be used", Cause: err, Remedy: "make one with `hallmark evidence keygen`"}
+		return nil, keyError(err)
 	}
 	if p.Issuer.ID == "" {
 		p.Issuer = evidence.Issuer{ID: "hallmark-run", Role: evidence.RoleCI, Runtime: "hallmark-reference"}
@@ -258,12 +239,4 @@ func evidenceFor(p Params, res Result) (*conformance.Evidence, error) {
 		e.Images = append(e.Images, evidence.Image{Name: w.Name, Role: evidence.ImageWorkload, ConfigDigest: w.ConfigDigest, ManifestDigest: w.ManifestDigest})
 	}
 	return e, nil
-}
-
-func labError(err error) error {
-	var missing *lab.MissingError
-	if errors.As(err, &missing) {
-		return &exit.Error{Status: exit.Failed, Sentence: missing.What, Remedy: missing.Remedy}
-	}
-	return failed("the lab cannot be started", err)
 }

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -27,21 +28,33 @@ func write(t *testing.T, text string) string {
 }
 
 func TestCohortFile(t *testing.T) {
-	good := "name: here\nrequirements: {runtime: runsc, arch: amd64}\nexpectedFailures:\n- {case: KE-06, reason: host-kernel}\n"
+	good := "name: here\nrequirements: {runtime: runsc, arch: amd64}\nexpected:\n- {cases: [KE-06], status: fail, reason: host-kernel, why: there is no sandbox}\n"
 	c, err := ReadCohortFile(write(t, good))
-	if err != nil || c.Requirements.Runtime != "runsc" || c.ExpectedFailures[0].Reason != "host-kernel" {
+	if err != nil || c.Requirements.Runtime != "runsc" || c.Expected[0].Reason != "host-kernel" {
 		t.Fatalf("%+v, %v", c, err)
 	}
-	if _, err := ReadCohortFile(write(t, `{"name":"json","requirements":{"runtime":"runc"}}`)); err != nil {
-		t.Errorf("JSON form: %v", err)
+	for name, text := range map[string]string{
+		"JSON":                     `{"name":"json","requirements":{"runtime":"runc"}}`,
+		"a driver without runtime": "name: here\ndriver: exec\nprofiles: [baseline]\nverdict: incomplete\n",
+	} {
+		if _, err := ReadCohortFile(write(t, text)); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 	for name, text := range map[string]string{
 		"a fact":          good + "cohortId: sha256:00\n",
 		"twice":           "name: a\n" + good,
 		"second document": good + "---\n" + good,
 		"no runtime":      "name: here\n",
-		"no reason":       "name: here\nrequirements: {runtime: runsc}\nexpectedFailures:\n- {case: KE-06}\n",
-		"case twice":      good + "- {case: KE-06, reason: other}\n",
+		"no name":         "requirements: {runtime: runsc}\n",
+		"no reason":       strings.Replace(good, "reason: host-kernel, ", "", 1),
+		"no why":          strings.Replace(good, ", why: there is no sandbox", "", 1),
+		"no cases":        strings.Replace(good, "[KE-06]", "[]", 1),
+		"a pass":          strings.Replace(good, "status: fail", "status: pass", 1),
+		"no such status":  strings.Replace(good, "status: fail", "status: failed", 1),
+		"unknown driver":  good + "driver: podman\n",
+		"unknown verdict": good + "verdict: good\n",
+		"case twice":      good + "- {cases: [KE-06], status: fail, reason: other, why: twice}\n",
 		"empty":           "",
 	} {
 		if _, err := ReadCohortFile(write(t, text)); err == nil {
@@ -63,20 +76,42 @@ func TestRequirementsMustAgreeWithMeasurement(t *testing.T) {
 }
 
 func TestDifferencesFindUnexpectedPassAndOtherReason(t *testing.T) {
-	report := conformance.Report{Cases: []conformance.ReportCase{
+	report := conformance.Report{Verdict: evidence.NonConformant, Cases: []conformance.ReportCase{
 		{ID: "AA-01", Status: conformance.Fail, Reason: "expected"},
 		{ID: "AA-02", Status: conformance.Pass},
 		{ID: "AA-03", Status: conformance.Fail, Reason: "other"},
 		{ID: "AA-04", Status: conformance.Errored, Reason: "panic"},
-		{ID: "AA-05", Status: conformance.NotRun, Reason: "not-selected"},
+		{ID: "AA-06", Status: conformance.NotApplicable, Reason: "expected"},
+		{ID: "AA-07", Status: conformance.NotApplicable, Reason: "feature"},
 	}}
-	got := Differences([]ExpectedFailure{{"AA-01", "expected"}, {"AA-02", "expected"}, {"AA-03", "expected"}, {"AA-09", "expected"}}, report)
-	var ids []string
+	file := CohortFile{Verdict: "non-conformant", Expected: []Expected{
+		{Cases: []string{"AA-01", "AA-02", "AA-03", "AA-06", "AA-09"}, Status: "fail", Reason: "expected"},
+		{Cases: []string{"AA-07"}, Status: "not-applicable", Reason: "feature"},
+	}}
+	differ(t, file.Differences(report), "AA-02", "AA-03", "AA-06", "AA-09", "AA-04")
+	report.Verdict = evidence.Incomplete
+	differ(t, file.Differences(report), "the v", "AA-02", "AA-03", "AA-06", "AA-09", "AA-04")
+}
+
+// A run that was narrowed to some cases says nothing about the others, expected to fail or not.
+func TestDifferencesOfANarrowedRunAreOfItsCases(t *testing.T) {
+	report := conformance.Report{Verdict: evidence.Incomplete, Cases: []conformance.ReportCase{
+		{ID: "AA-01", Status: conformance.Fail, Reason: "other"},
+		{ID: "AA-02", Status: conformance.NotRun, Reason: "not-selected"},
+		{ID: "AA-03", Status: conformance.NotRun, Reason: "not-selected"},
+	}}
+	file := CohortFile{Verdict: "non-conformant", Expected: []Expected{{Cases: []string{"AA-01", "AA-02"}, Status: "fail", Reason: "expected"}}}
+	differ(t, file.Differences(report), "AA-01")
+}
+
+func differ(t *testing.T, got []string, want ...string) {
+	t.Helper()
+	var heads []string
 	for _, d := range got {
-		ids = append(ids, d[:5])
+		heads = append(heads, d[:5])
 	}
-	if want := []string{"AA-02", "AA-03", "AA-09", "AA-04"}; !slices.Equal(ids, want) {
-		t.Errorf("differences of %v, want %v:\n%s", ids, want, strings.Join(got, "\n"))
+	if !slices.Equal(heads, want) {
+		t.Errorf("differences of %v, want %v:\n%s", heads, want, strings.Join(got, "\n"))
 	}
 }
 
@@ -137,6 +172,15 @@ func TestLastLines(t *testing.T) {
 				t.Errorf("ends with %v, want %s", err, tt.err)
 			}
 		})
+	}
+}
+
+// A run in which no case failed can be non-conformant all the same: by a claim that is not true.
+func TestConclusionNamesTheClaim(t *testing.T) {
+	report := conformance.Report{Verdict: evidence.NonConformant, Reasons: []string{"case-missing: tier smoke leaves out 2 cases", "claim-absent: the target claims exec"}}
+	err := Conclude(io.Discard, "out", Result{Outcome: conformance.Outcome{Report: report}})
+	if err == nil || !strings.Contains(err.Error(), "the target claims exec") {
+		t.Errorf("error %v", err)
 	}
 }
 

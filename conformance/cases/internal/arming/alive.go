@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -71,8 +72,8 @@ func Heartbeat(ctx context.Context, t *conformance.T) error {
 	return nil
 }
 
-// Neighbour stops the process of a planted neighbour sandbox for a time, as a host that has no time
-// for it would: the probe must see a stall, and a longer one as an error.
+// Neighbour stops a planted neighbour sandbox for a time, as a host that has no time for it would:
+// the probe must see a stall, and a longer one as an error.
 func Neighbour(ctx context.Context, t *conformance.T) error {
 	const (
 		stall = 300 * time.Millisecond
@@ -87,12 +88,13 @@ func Neighbour(ctx context.Context, t *conformance.T) error {
 	if err != nil {
 		return err
 	}
-	if c.Pid <= 1 {
-		return fmt.Errorf("the neighbour's process is %d", c.Pid)
+	// A runtime that starts everything anew for each command has no process while none runs.
+	if c.Pid == 1 || c.Pid == 0 && len(c.Cgroups) == 0 {
+		return fmt.Errorf("the neighbour's process is %d, and its cgroup unknown", c.Pid)
 	}
 	measure := func(limit, stopped time.Duration) (oracle.Latencies, error) {
 		stop := oracle.Probe(ctx, 20*time.Millisecond, limit, op)
-		err := freeze(ctx, c.Pid, stopped)
+		err := freeze(ctx, c, stopped)
 		if err == nil {
 			err = rest(ctx, stall)
 		}
@@ -123,16 +125,65 @@ func Neighbour(ctx context.Context, t *conformance.T) error {
 	return nil
 }
 
-// freeze stops a process of the suite's own sandbox for d. It goes on whatever happens.
-func freeze(ctx context.Context, pid int, d time.Duration) error {
-	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
-		return fmt.Errorf("stop the neighbour: %w", err)
+// freeze stops a sandbox of the suite's own for d: its first process, and whatever enters its cgroup
+// from outside meanwhile, as the processes of a command do where no sentry and no supervisor starts
+// them. All of them go on, whatever happens.
+func freeze(ctx context.Context, c target.Container, d time.Duration) (err error) {
+	stopped := map[int]int{} // pid to pidfd
+	defer func() {
+		for _, fd := range stopped {
+			if cerr := unix.PidfdSendSignal(fd, unix.SIGCONT, nil, 0); cerr != nil && !errors.Is(cerr, unix.ESRCH) {
+				err = errors.Join(err, fmt.Errorf("let the neighbour go on: %w", cerr))
+			}
+			unix.Close(fd)
+		}
+	}()
+	group := oracle.Cgroup{Dirs: c.Cgroups}
+	for end := time.Now().Add(d); time.Now().Before(end); {
+		pids, err := entered(group, c.Pid)
+		if err != nil {
+			return err
+		}
+		for _, pid := range pids {
+			if _, ok := stopped[pid]; ok {
+				continue
+			}
+			fd, err := unix.PidfdOpen(pid, 0)
+			if err != nil {
+				continue // it ended
+			}
+			// The number is held now: a process of somebody else's is not in the group.
+			if again, err := entered(group, c.Pid); err != nil || !slices.Contains(again, pid) {
+				unix.Close(fd)
+				continue
+			}
+			stopped[pid] = fd
+			if err := unix.PidfdSendSignal(fd, unix.SIGSTOP, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+				return fmt.Errorf("stop the neighbour: %w", err)
+			}
+		}
+		if err := rest(ctx, 2*time.Millisecond); err != nil {
+			return err
+		}
 	}
-	err := rest(ctx, d)
-	if cerr := unix.Kill(pid, unix.SIGCONT); cerr != nil {
-		err = errors.Join(err, fmt.Errorf("let the neighbour go on: %w", cerr))
+	return nil
+}
+
+// entered are the processes of a group whose parents are outside of it, with first. A sentry's own
+// are left alone: they stand still when it does.
+func entered(group oracle.Cgroup, first int) ([]int, error) {
+	all, err := group.Procs()
+	if err != nil {
+		return nil, err
 	}
-	return err
+	var out []int
+	for _, pid := range all {
+		p, err := oracle.ReadProcess(pid)
+		if pid == first || err == nil && !slices.Contains(all, p.Parent) {
+			out = append(out, pid)
+		}
+	}
+	return out, nil
 }
 
 func rest(ctx context.Context, d time.Duration) error {

@@ -7,6 +7,7 @@ package attack
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"time"
@@ -25,6 +26,7 @@ type Outcome struct {
 	Result target.Result
 	Report report.Report
 	Code   string        // the runtime's code when the exec ended in a typed error, else ""
+	Kind   target.Kind   // what that code means in words that every runtime shares, or ""
 	Err    error         // the exec's error, typed or not
 	Wall   time.Duration // as the client saw it
 }
@@ -50,7 +52,7 @@ func Command(program string, args ...string) []string {
 func Run(ctx context.Context, sb target.Sandbox, cmd target.Command) Outcome {
 	start := time.Now()
 	res, err := sb.Exec(ctx, cmd)
-	o := Outcome{Result: res, Err: err, Code: target.CodeOf(err), Wall: time.Since(start)}
+	o := Outcome{Result: res, Err: err, Code: target.CodeOf(err), Kind: target.KindOf(err), Wall: time.Since(start)}
 	if r, perr := report.Parse(res.Stdout); perr == nil {
 		o.Report = r
 	}
@@ -92,6 +94,19 @@ func Container(ctx context.Context, t *conformance.T, sb target.Sandbox) (target
 		return target.Container{}, target.ErrUnavailable
 	}
 	return t.Target().Observer.Container(ctx, sb.ID())
+}
+
+// Parent is the cgroup parent of the target's containers, for what the suite plants on the engine
+// beside them: what lies there is known for this process's. "" leaves it to the engine.
+func Parent(t *conformance.T) (string, error) {
+	if t.Target().Observer == nil {
+		return "", nil
+	}
+	parent, err := t.Target().Observer.CgroupParent()
+	if errors.Is(err, target.ErrUnavailable) {
+		return "", nil
+	}
+	return parent, err
 }
 
 // Witness records a report as raw evidence.

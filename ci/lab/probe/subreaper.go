@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Parts that the probe plays in processes of their own.
+const (
+	partChild  = "child"  // ends at once
+	partReaper = "reaper" // a subreaper that is not PID 1, which gets every orphan anyway
+	partParent = "parent" // starts an orphan and leaves it
+	partOrphan = "orphan" // says whose child it has become
+)
+
+func part(name string) int {
+	var err error
+	switch name {
+	case partChild:
+	case partReaper:
+		err = reaper()
+	case partParent:
+		orphan := exec.Command("/proc/self/exe", partOrphan)
+		orphan.Stdout = os.Stdout
+		err = orphan.Start()
+	case partOrphan:
+		first := os.Getppid()
+		for end := time.Now().Add(2 * time.Second); os.Getppid() == first && time.Now().Before(end); {
+			time.Sleep(10 * time.Millisecond)
+		}
+		fmt.Print(os.Getppid())
+	default:
+		err = fmt.Errorf("no part %q", name)
+	}
+	if err != nil {
+		fmt.Fprint(os.Stderr, word(err))
+		return 1
+	}
+	return 0
+}
+
+// reaper asks to be one and answers "yes" when it was given an orphan. A kernel that accepts the
+// call may still give orphans to PID 1.
+func reaper() error {
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return err
+	}
+	out, err := exec.Command("/proc/self/exe", partParent).Output() // until the orphan has ended too
+	if err != nil {
+		return err
+	}
+	if strings.TrimSpace(string(out)) != strconv.Itoa(os.Getpid()) {
+		return errNo
+	}
+	return nil
+}
+
+// subreaper says whether a process can take over the orphans of its descendants.
+func subreaper() error {
+	var said strings.Builder
+	cmd := exec.Command("/proc/self/exe", partReaper)
+	cmd.Stderr = &said
+	if err := cmd.Run(); err == nil {
+		return nil
+	}
+	for _, errno := range []unix.Errno{unix.EINVAL, unix.ENOSYS, unix.EPERM} {
+		if said.String() == unix.ErrnoName(errno) {
+			return errno
+		}
+	}
+	return errNo
+}

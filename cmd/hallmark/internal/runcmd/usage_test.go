@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runcmd
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/hallmark-sandbox/hallmark/cmd/hallmark/internal/exit"
+	"github.com/hallmark-sandbox/hallmark/conformance"
+	"github.com/hallmark-sandbox/hallmark/conformance/cases"
+	"github.com/hallmark-sandbox/hallmark/evidence"
+	"github.com/hallmark-sandbox/hallmark/evidence/signing"
+)
+
+// Mutation evidence is taken when it is of this program and of its catalogue, and else refused
+// before the run.
+func TestMutationEvidenceIsOfThisProgram(t *testing.T) {
+	p := Params{Suite: conformance.Suite{Cases: cases.All(), Arming: cases.Arming()}, MutationPath: filepath.Join(t.TempDir(), "mutation.json")}
+	own, err := fileDigest("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	catalogue, err := p.Suite.CatalogueDigest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := signing.Throwaway()
+	if err != nil {
+		t.Fatal(err)
+	}
+	good := evidence.MutationResults{SuiteDigest: own, CatalogueDigest: catalogue, CohortID: own, Rows: []evidence.MutationRow{{Mutant: "m01", Case: "FS-02", Expected: "r", Observed: "r"}}}
+	read := func(r evidence.MutationResults) error {
+		file, err := evidence.SealMutation(r, key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(p.MutationPath, file, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		p.Mutation, p.MutationFile = nil, nil
+		return p.readMutation()
+	}
+	if err := read(good); err != nil || p.Mutation.Rows[0] != good.Rows[0] || p.Mutation.Digest != evidence.Digest(p.MutationFile) {
+		t.Errorf("%v, %+v", err, p.Mutation)
+	}
+	for name, spoil := range map[string]func(*evidence.MutationResults){
+		"another suite":     func(r *evidence.MutationResults) { r.SuiteDigest = catalogue },
+		"another catalogue": func(r *evidence.MutationResults) { r.CatalogueDigest = own },
+	} {
+		r := good
+		spoil(&r)
+		var refused *exit.Error
+		if err := read(r); !errors.As(err, &refused) || refused.Status != exit.Failed || p.Mutation != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// A folder for temporary files is everybody's: what somebody else put there is not used.
+func TestStateOfARunIsInAFolderOfOnesOwn(t *testing.T) {
+	tmp := t.TempDir()
+	t.Setenv("TMPDIR", tmp)
+	dir, err := runsFolder()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := runsFolder(); err != nil || again != dir {
+		t.Errorf("the second time: %q, %v", again, err)
+	}
+	for _, tt := range []struct {
+		name  string
+		spoil func() error
+	}{
+		{"open to all", func() error { return os.Chmod(dir, 0o777) }},
+		{"another user", func() error { return errors.Join(os.Chmod(dir, 0o711), os.Chown(dir, 65534, 65534)) }},
+		{"a link", func() error { return errors.Join(os.Remove(dir), os.Symlink(t.TempDir(), dir)) }},
+		{"a file", func() error { return errors.Join(os.Remove(dir), os.WriteFile(dir, nil, 0o600)) }},
+	} {
+		if err := tt.spoil(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := runsFolder(); err == nil {
+			t.Errorf("%s: used", tt.name)
+		}
+	}
+}

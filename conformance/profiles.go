@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import "github.com/hallmark-sandbox/hallmark/evidence"
+
+// Profiles of the catalogue. Each requires every smoke and full case whose features it holds.
+// One that no case serves yet is there all the same: demanding it is a finding.
+const (
+	ProfileBaseline    = "baseline"    // runs commands over a workspace, without a network
+	ProfileQuota       = "quota"       // the workspace is bounded
+	ProfileCredentials = "credentials" // secrets arrive by descriptor 3 only
+	ProfileLifecycle   = "lifecycle"   // what a dead daemon left is cleaned up, and nothing else
+	ProfileProtocol    = "protocol"    // speaks the worker API, with a supervisor in the sandbox
+	ProfileAdmission   = "admission"   // starts pinned digests only
+	ProfileOpenat2     = "openat2-in-sandbox"
+)
+
+// profiles are those of the catalogue, sorted by name. The core of a profile is what it is about.
+func profiles() []evidence.Profile {
+	of := func(name string, core Feature, others ...Feature) evidence.Profile {
+		p := evidence.Profile{
+			Name: name, Core: []string{string(core)}, Features: []string{string(core)}, Tiers: []string{string(Full), string(Smoke)},
+		}
+		for _, f := range others {
+			p.Features = append(p.Features, string(f))
+		}
+		return p
+	}
+	return []evidence.Profile{
+		of(ProfileAdmission, FeatureAdmission, FeatureExec, FeatureFiles, FeatureProtocol),
+		of(ProfileBaseline, FeatureExec, FeatureFiles, FeatureNoNetwork),
+		of(ProfileCredentials, FeatureCreds, FeatureExec, FeatureFiles, FeatureProtocol),
+		of(ProfileLifecycle, FeatureReconcile, FeatureExec, FeatureFiles),
+		of(ProfileOpenat2, FeatureOpenat2, FeatureExec, FeatureFiles),
+		of(ProfileProtocol, FeatureProtocol, FeatureExec, FeatureFiles, FeatureSupervisor),
+		of(ProfileQuota, FeatureQuota, FeatureExec, FeatureFiles),
+	}
+}
+
+// Profiles are the names of all profiles, sorted.
+func Profiles() []string {
+	var out []string
+	for _, p := range profiles() {
+		out = append(out, p.Name)
+	}
+	return out
+}
+
+// ReferenceProfiles are those that a worker like the reference one is qualified with, sorted:
+// all that the present cases serve.
+func ReferenceProfiles() []string {
+	return []string{ProfileAdmission, ProfileBaseline, ProfileLifecycle, ProfileProtocol, ProfileQuota}
+}

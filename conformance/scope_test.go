@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"os"
+	"reflect"
+	"testing"
+)
+
+func TestOthersScopes(t *testing.T) {
+	dir := t.TempDir()
+	mk := func(n int, s scope) *bench { return &bench{proc: n, procs: 5, shared: dir, scope: s} }
+	own := mk(1, scope{"/lab/a", "/work/p1"})
+	for _, b := range []*bench{own, mk(2, scope{"/lab/b", "/work/p2"}), mk(3, scope{"/lab", "/work/p3"}), mk(4, scope{"", "/work/p4"})} {
+		if err := b.publishScope(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(scopeFile(dir, 5), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// The third one's parent holds the first one's: it must excuse nothing.
+	want := []scope{{"/lab/b", "/work/p2"}, {"", "/work/p3"}, {"", "/work/p4"}}
+	if got := own.othersScopes(); !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	if got := (&bench{proc: 1, procs: 1, scope: own.scope}).othersScopes(); len(got) != 0 {
+		t.Errorf("a run of one process has others: %+v", got)
+	}
+	for _, tt := range []struct {
+		path, dir string
+		want      bool
+	}{
+		{"/lab/a", "/lab/a", true}, {"/lab/a/x", "/lab/a", true}, {"/lab/ab", "/lab/a", false}, {"/lab", "/lab/a", false},
+		{"/lab", "/", false}, {"/lab", "", false}, {"", "", false},
+	} {
+		if got := below(tt.path, tt.dir); got != tt.want {
+			t.Errorf("below(%q, %q) is %v", tt.path, tt.dir, got)
+		}
+	}
+}
