@@ -136,40 +136,57 @@ func suiteIdentity(o Options, p plan) (evidence.Suite, error) {
 	}, nil
 }
 
-// artifacts are the raw files of the run in the form that evidence stores.
-func (r *result) artifacts() ([]evidence.Blob, error) {
-	type source struct{ name, role, media, path string }
-	const asJSON, asLines, asText, asBytes = "application/json", "application/x-ndjson", "text/plain", "application/octet-stream"
+const (
+	mediaJSON  = "application/json"
+	mediaLines = "application/x-ndjson"
+	mediaText  = "text/plain"
+	mediaBytes = "application/octet-stream"
+)
+
+// source is a raw file of the run, below its raw folder.
+type source struct{ name, role, media, path string }
+
+// runSources are the raw files of the run as a whole.
+func (r *result) runSources() ([]source, error) {
 	sources := []source{
-		{"ginkgo.json", evidence.ArtifactGinkgo, asJSON, ginkgoFile},
-		{"rows.jsonl", evidence.ArtifactRecords, asLines, rowsFile},
-		{"details.jsonl", "case-details", asLines, detailsFile},
-		{"setup.json", "setup", asJSON, setupFile},
-		{"suite.log", evidence.ArtifactLog, asText, childLog},
+		{"ginkgo.json", evidence.ArtifactGinkgo, mediaJSON, ginkgoFile},
+		{"rows.jsonl", evidence.ArtifactRecords, mediaLines, rowsFile},
+		{"details.jsonl", "case-details", mediaLines, detailsFile},
+		{"setup.json", "setup", mediaJSON, setupFile},
+		{"suite.log", evidence.ArtifactLog, mediaText, childLog},
 	}
 	documents, err := os.ReadDir(filepath.Join(r.raw, documentsDir))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("read target's documents: %w", err)
 	}
 	for _, d := range documents {
-		s := source{"target/" + plainName(d.Name()), "target-document", asText, filepath.Join(documentsDir, d.Name())}
+		s := source{"target/" + plainName(d.Name()), "target-document", mediaText, filepath.Join(documentsDir, d.Name())}
 		switch {
 		case d.Name() == launchProfileDocument:
-			s.role, s.media = evidence.ArtifactInspect, asJSON
+			s.role, s.media = evidence.ArtifactInspect, mediaJSON
 		case strings.HasPrefix(otherProcess.ReplaceAllString(d.Name(), ""), "tape"):
-			s.role, s.media = evidence.ArtifactTape, asLines
+			s.role, s.media = evidence.ArtifactTape, mediaLines
 		case strings.HasSuffix(d.Name(), ".log"):
 			s.role = evidence.ArtifactLog
 		case strings.HasSuffix(d.Name(), ".json"):
-			s.media = asJSON
+			s.media = mediaJSON
 		}
 		sources = append(sources, s)
+	}
+	return sources, nil
+}
+
+// artifacts are the raw files of the run in the form that evidence stores.
+func (r *result) artifacts() ([]evidence.Blob, error) {
+	sources, err := r.runSources()
+	if err != nil {
+		return nil, err
 	}
 	for _, rec := range r.run.records {
 		for i, e := range rec.Workloads {
 			for n, a := range e.Artifacts {
 				name := fmt.Sprintf("cases/%s/%d-%d-%s", plainName(rec.ID), i+1, n+1, plainName(a.Name))
-				sources = append(sources, source{name, evidence.ArtifactOracle, asBytes, filepath.Join(blobsDir, strings.TrimPrefix(a.Digest, "sha256:"))})
+				sources = append(sources, source{name, evidence.ArtifactOracle, mediaBytes, filepath.Join(blobsDir, strings.TrimPrefix(a.Digest, "sha256:"))})
 			}
 		}
 	}

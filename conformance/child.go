@@ -195,13 +195,8 @@ func (c *child) register() error {
 		func(ctx ginkgo.SpecContext, _ []byte) { c.node(func() { c.begin(ctx, open, cases) }) },
 		ginkgo.NodeTimeout(openTimeout+featuresTimeout+cleanupBudget+(armingTimeout+cleanupBudget)*time.Duration(len(c.suite.Arming))), ginkgo.GracePeriod(cleanupBudget+openTimeout))
 	for _, cs := range cases {
-		passes := time.Duration(1)
-		if cs.PerImage {
-			passes = time.Duration(len(c.plan.Workloads))
-		}
-		// Ginkgo's bound is a backstop behind the runner's own, which alone decides. The grace is long:
-		// an interrupted case cleans up before the target is closed.
-		args := []any{ginkgo.NodeTimeout(passes*(cs.Timeout+returnGrace+2*cleanupBudget) + time.Minute), ginkgo.GracePeriod(returnGrace + cleanupBudget),
+		// The grace is long: an interrupted case cleans up before the target is closed.
+		args := []any{ginkgo.NodeTimeout(cs.bound(len(c.plan.Workloads))), ginkgo.GracePeriod(returnGrace + cleanupBudget),
 			func(ctx ginkgo.SpecContext) { c.node(func() { c.run(ctx, cs) }) }}
 		if cs.Exclusive {
 			args = append(args, ginkgo.Serial) // in process 1, once all others have closed their targets
@@ -211,6 +206,16 @@ func (c *child) register() error {
 	ginkgo.SynchronizedAfterSuite(func(ginkgo.SpecContext) { c.node(c.close) }, func(ginkgo.SpecContext) { c.node(c.seal) },
 		ginkgo.NodeTimeout(closeTimeout+time.Minute), ginkgo.GracePeriod(closeTimeout))
 	return nil
+}
+
+// bound is Ginkgo's bound on cs over so many workloads, a backstop behind the runner's own, which
+// alone decides.
+func (c Case) bound(workloads int) time.Duration {
+	passes := time.Duration(1)
+	if c.PerImage {
+		passes = time.Duration(workloads)
+	}
+	return passes*(c.Timeout+returnGrace+2*cleanupBudget) + time.Minute
 }
 
 // node runs the body of a Ginkgo node that [child.leave] waits for.
@@ -256,9 +261,9 @@ func (c *child) run(ctx context.Context, cs Case) {
 	}
 	c.tell(event{Kind: "end", ID: r.ID, Status: r.Status, Reason: r.Reason, Text: r.Text, Ms: r.DurationMs})
 	ginkgo.AddReportEntry("hallmark.status", fmt.Sprintf("%s@%d %s %s", r.ID, r.Revision, r.Status, r.Reason), types.ReportEntryVisibilityNever)
-	switch r.Status {
-	case Pass:
-	case NotApplicable, NotRun:
+	switch {
+	case r.Status == Pass:
+	case r.Status == NotApplicable, r.Status == NotRun && !c.embedded:
 		ginkgo.Skip(string(r.Status) + " " + r.Reason + ": " + r.Text)
 	default:
 		ginkgo.Fail(string(r.Status) + " " + r.Reason + ": " + r.Text)

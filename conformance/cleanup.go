@@ -28,6 +28,7 @@ func (t *T) cleanUp(tg *target.Target) {
 	// removed by [T.Adopt].
 	guarded(ctx, func(context.Context) error { t.making.Wait(); return nil })
 	t.mu.Lock()
+	t.swept = true
 	things, sandboxes, workspaces := t.owned, slices.Clone(t.sandboxes), slices.Clone(t.workspaces)
 	t.mu.Unlock()
 	for i := len(things) - 1; i >= 0; i-- {

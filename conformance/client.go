@@ -66,7 +66,7 @@ func (t *T) Cleanup(f func(context.Context) error) {
 // Adopt records a sandbox that the case obtained in another way, for example by the raw wire.
 func (t *T) Adopt(sb target.Sandbox) {
 	t.mu.Lock()
-	late := t.closed
+	late := t.swept
 	if !late {
 		t.sandboxes = append(t.sandboxes, sb)
 		t.recordWorkspace(sb.WorkspaceID())

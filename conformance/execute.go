@@ -36,6 +36,7 @@ type bench struct {
 	// sharing says that the process is somebody else's too: what appears in it is not only ours.
 	sharing bool
 	grace   time.Duration // 0 is returnGrace
+	settle  time.Duration // 0 is settleTime
 
 	// A run of several processes; see [bench.othersScopes].
 	proc, procs int
@@ -85,7 +86,7 @@ func (b *bench) execute(ctx context.Context, c Case, image string) Execution {
 	if !captured && t.lacks() {
 		t.capture(b.target, since) // what the clean-up could not remove is still there
 	}
-	t.findOwnLeaks(own, b.sharing)
+	b.findOwnLeaks(t, own)
 	t.observeDaemon(held, b.daemon())
 	return b.conclude(t, start)
 }
@@ -183,6 +184,14 @@ func (b *bench) patience() time.Duration {
 		return b.grace
 	}
 	return returnGrace
+}
+
+// settling is how long what ends by itself may take.
+func (b *bench) settling() time.Duration {
+	if b.settle > 0 {
+		return b.settle
+	}
+	return settleTime
 }
 
 // setEnd records an ending unless there is one.

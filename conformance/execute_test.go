@@ -31,6 +31,7 @@ type fake struct {
 	purgeErr        error
 	dead            bool
 	started         int
+	onStart         func() // nil for nothing
 	engine          *fakeEngine
 	mount           func() // leaves a mount in the driver's folder
 	disposed        []string
@@ -87,8 +88,15 @@ func (f *fake) Tape(mark int64) ([]target.TapeCall, int64, error) {
 func (f *fake) Foothold(context.Context, string, []string, []byte) (target.Result, error) {
 	return target.Result{}, target.ErrUnavailable
 }
-func (f *fake) Kill(context.Context) error   { return target.ErrUnavailable }
-func (f *fake) Start(context.Context) error  { f.started++; f.dead = false; return nil }
+func (f *fake) Kill(context.Context) error { return target.ErrUnavailable }
+func (f *fake) Start(context.Context) error {
+	f.started++
+	f.dead = false
+	if f.onStart != nil {
+		f.onStart()
+	}
+	return nil
+}
 func (f *fake) Inject(target.TapeRule) error { return target.ErrUnavailable }
 
 type fakeSandbox struct {
@@ -172,7 +180,7 @@ func TestWhatFollowsACase(t *testing.T) {
 			if tt.spoil != nil {
 				tt.spoil(f)
 			}
-			b := &bench{target: &target.Target{Runtime: f, Observer: f, Controller: f}, blobs: t.TempDir(), work: work, log: func(line string) { t.Log(line) }}
+			b := &bench{target: &target.Target{Runtime: f, Observer: f, Controller: f}, blobs: t.TempDir(), work: work, settle: 500 * time.Millisecond, log: func(line string) { t.Log(line) }}
 			e := b.execute(context.Background(), Case{ID: "AA-01", Timeout: 20 * time.Second, Run: func(ctx context.Context, ct *T) error {
 				ct.Witness("ran", 1)
 				ct.Sandbox(ctx, target.Spec{WorkspaceID: "one"})

@@ -33,8 +33,8 @@ type thing struct {
 // for good. It is taken before and after each case, and is not asked of the runtime under test.
 type inventory map[string]thing
 
-// settleTime bounds the wait for what ends by itself after a removal was reported: the
-// engine's shim reaps, the kernel drops empty cgroups.
+// settleTime bounds the wait for what ends by itself after a removal was reported: the engine's shim
+// reaps, the kernel drops empty cgroups, a goroutine that has been told to returns.
 const settleTime = 5 * time.Second
 
 // engineGone means that the engine did not answer the inventory. Nothing can be judged then.
@@ -259,7 +259,7 @@ func (b *bench) elsewhere(ctx context.Context) func(thing) bool {
 func (b *bench) findLeftovers(t *T, before inventory) {
 	ctx, cancel := context.WithTimeout(context.Background(), settleTime+10*time.Second)
 	defer cancel()
-	left, err := settle(func() ([]string, error) {
+	left, err := settle(b.settling(), func() ([]string, error) {
 		after, err := takeInventory(ctx, b.target, b.work, b.sharing)
 		if err != nil {
 			return nil, err
@@ -274,9 +274,9 @@ func (b *bench) findLeftovers(t *T, before inventory) {
 	}
 }
 
-// settle looks until nothing is left, at most for settleTime.
-func settle(look func() ([]string, error)) ([]string, error) {
-	for deadline := time.Now().Add(settleTime); ; time.Sleep(50 * time.Millisecond) {
+// settle looks until nothing is left, at most for the time within.
+func settle(within time.Duration, look func() ([]string, error)) ([]string, error) {
+	for deadline := time.Now().Add(within); ; time.Sleep(50 * time.Millisecond) {
 		left, err := look()
 		if err != nil || len(left) == 0 || time.Now().After(deadline) {
 			return left, err

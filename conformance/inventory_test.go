@@ -49,6 +49,12 @@ func newFakeEngine(t *testing.T) *fakeEngine {
 	return e
 }
 
+func (e *fakeEngine) remove(id string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.containers, id)
+}
+
 func (e *fakeEngine) vanish() { e.server.Close() }
 
 func (e *fakeEngine) add(id, inspect string) {

@@ -189,17 +189,10 @@ func (f *footprint) leaked(before *footprint, rule leakRule) []string {
 	return out
 }
 
-// leakSettle bounds the wait for what ends by itself: a goroutine that has been told to.
-const leakSettle = 2 * time.Second
-
 // settledLeaks waits until nothing has leaked since before, and returns what then still has.
-func settledLeaks(before *footprint, rule leakRule) []string {
-	for deadline := time.Now().Add(leakSettle); ; time.Sleep(20 * time.Millisecond) {
-		left := takeFootprint().leaked(before, rule)
-		if len(left) == 0 || time.Now().After(deadline) {
-			return left
-		}
-	}
+func settledLeaks(within time.Duration, before *footprint, rule leakRule) []string {
+	left, _ := settle(within, func() ([]string, error) { return takeFootprint().leaked(before, rule), nil })
+	return left
 }
 
 // excuse notes what the driver holds for a daemon that it started again.
@@ -211,19 +204,19 @@ func (t *T) excuse(f *footprint) {
 
 // findOwnLeaks makes the case an error when it left something in the suite's own process. In a
 // process that is somebody else's, what others do there meanwhile cannot be told apart: it is logged.
-func (t *T) findOwnLeaks(before *footprint, shared bool) {
+func (b *bench) findOwnLeaks(t *T, before *footprint) {
 	t.mu.Lock()
 	before, abandoned := before.with(t.excused), t.abandoned
 	t.mu.Unlock()
 	if abandoned {
 		return // said already, and what it holds is its own
 	}
-	left := settledLeaks(before, leakRule{pools: true})
+	left := settledLeaks(b.settling(), before, leakRule{pools: true})
 	if len(left) == 0 {
 		return
 	}
 	text := fmt.Sprintf("the case left %d things in the suite's own process: %s", len(left), strings.Join(left[:min(len(left), 8)], "; "))
-	if shared {
+	if b.sharing {
 		t.Log("not judged in a shared process: %s", text)
 		return
 	}

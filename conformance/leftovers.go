@@ -26,6 +26,7 @@ type baseline struct {
 	socket string    // of the engine, "" without
 	parent string    // of cgroups, with those of all processes
 	things inventory
+	settle time.Duration
 }
 
 // takeBaseline is called before the target is opened.
@@ -34,7 +35,7 @@ func takeBaseline(p plan, shared bool) (*baseline, error) {
 	if err != nil {
 		return nil, fmt.Errorf("first inventory: %w", err)
 	}
-	l := &baseline{plan: p, own: takeFootprint(), shared: shared, begun: st.ModTime(), things: inventory{}}
+	l := &baseline{plan: p, own: takeFootprint(), shared: shared, begun: st.ModTime(), things: inventory{}, settle: settleTime}
 	if err := l.things.host(p.Work, 0, shared); err != nil {
 		return nil, fmt.Errorf("first inventory: %w", err)
 	}
@@ -103,7 +104,7 @@ func (l *baseline) ownLeft() error {
 	if l.shared {
 		return nil
 	}
-	left := settledLeaks(l.own, leakRule{records: l.plan.Raw})
+	left := settledLeaks(l.settle, l.own, leakRule{records: l.plan.Raw})
 	if len(left) == 0 {
 		return nil
 	}
@@ -121,7 +122,7 @@ func (l *baseline) hostLeft(scopes []scope) error {
 			maps.DeleteFunc(before, func(_ string, t thing) bool { return s.holds(t.cgroup) })
 		}
 	}
-	left, err := settle(func() ([]string, error) {
+	left, err := settle(l.settle, func() ([]string, error) {
 		now := inventory{}
 		if err := now.host(l.plan.Work, 0, l.shared); err != nil {
 			return nil, err

@@ -20,7 +20,7 @@ import (
 func fakeBench(t *testing.T, f *fake, patience time.Duration) *bench {
 	t.Helper()
 	return &bench{
-		target: &target.Target{Runtime: f, Observer: f, Controller: f}, blobs: t.TempDir(), work: t.TempDir(), grace: patience,
+		target: &target.Target{Runtime: f, Observer: f, Controller: f}, blobs: t.TempDir(), work: t.TempDir(), grace: patience, settle: 500 * time.Millisecond,
 		log: func(line string) { t.Log(line) },
 	}
 }

@@ -36,6 +36,8 @@ type Options struct {
 
 	Progress io.Writer // nil for silence
 	Live     bool      // Progress is a terminal: one line is kept up to date
+	Color    bool      // with Live: statuses have colours
+	About    About
 
 	// Executable is the program to run as the child; "" is the running one. It must call
 	// [ChildMain] with an equal suite. Arguments are what it gets beside those of Ginkgo.

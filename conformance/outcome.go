@@ -4,7 +4,6 @@ package conformance
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -78,6 +77,13 @@ func (r *result) conclude(o Options, p plan) (Outcome, error) {
 	}
 	cat := o.Suite.Catalogue()
 	judged := evidence.Verdict(cat, rows, need)
+	faults := slices.Clone(r.incomplete)
+	if r.interrupted {
+		faults = append(faults, "the run was interrupted")
+	}
+	if r.broken != "" && !slices.Contains(faults, r.broken) {
+		faults = append(faults, r.broken)
+	}
 	if len(o.CaseIDs) > 0 {
 		r.incomplete = append(r.incomplete, "the run was narrowed to single cases")
 	}
@@ -86,7 +92,11 @@ func (r *result) conclude(o Options, p plan) (Outcome, error) {
 	}
 	told := judged
 	told.Findings = plainly(o, p, cat, judged.Findings)
-	out := Outcome{RunID: p.RunID, Interrupted: r.interrupted, Report: r.report(o, p, told)}
+	report, err := r.report(o, p, told)
+	if err != nil {
+		return Outcome{}, fmt.Errorf("make report: %w", err)
+	}
+	out := Outcome{RunID: p.RunID, Interrupted: r.interrupted, Report: report, Faults: faults}
 	switch {
 	case o.Evidence == nil:
 		out.Unsigned = "no evidence was asked for"
@@ -105,11 +115,8 @@ func (r *result) conclude(o Options, p plan) (Outcome, error) {
 		}
 		out.Bundle, out.Report.Bundle = filepath.Join(o.Out, "bundle"), "bundle"
 	}
-	err := errors.Join(
-		out.Report.write(filepath.Join(o.Out, "report.json")),
-		writeJUnit(filepath.Join(o.Out, "junit.xml"), out.Report),
-	)
-	if err != nil {
+	out.Report.Unsigned = out.Unsigned
+	if err := out.Report.write(o.Out); err != nil {
 		return Outcome{}, fmt.Errorf("write reports: %w", err)
 	}
 	return out, nil

@@ -30,7 +30,7 @@ import (
 // suiteEnv chooses the suite that a child of this test program executes.
 const suiteEnv = "HALLMARK_TEST_SUITE"
 
-var suites = map[string]func() conformance.Suite{"": testSuite, "procs": procSuite}
+var suites = map[string]func() conformance.Suite{"": testSuite, "procs": procSuite, "crowded": crowdedSuite}
 
 // notesEnv names a folder where the cases of procSuite note what they did, and when.
 const notesEnv = "HALLMARK_TEST_NOTES"

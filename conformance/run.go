@@ -31,6 +31,7 @@ type Outcome struct {
 	RunID       string
 	Interrupted bool
 	Report      Report
+	Faults      []string // of the run as a whole, whatever its cases came to
 	// Bundle is the folder of the signed bundle, or "" when none was signed; Unsigned says why.
 	Bundle   string
 	Unsigned string
@@ -69,14 +70,10 @@ func Run(ctx context.Context, o Options) (Outcome, error) {
 	for _, c := range cases {
 		p.Cases = append(p.Cases, c.ID)
 	}
-	b, err := json.Marshal(p)
-	if err != nil {
-		return Outcome{}, fmt.Errorf("encode plan: %w", err)
-	}
-	if err := writeSynced(filepath.Join(p.Raw, planFile), b); err != nil {
+	if err := p.write(); err != nil {
 		return Outcome{}, err
 	}
-	show := newProgress(o.Progress, o.Live, len(cases))
+	show := newProgress(o.Progress, o.Live, o.Color, len(cases))
 	started := time.Now()
 	running, childErr := runChild(ctx, o.Executable, p, []*os.File{lock, work}, show)
 	show.close()
@@ -93,13 +90,26 @@ func Run(ctx context.Context, o Options) (Outcome, error) {
 		res.broken = "the driver left files in its work folder"
 		res.incomplete = append(res.incomplete, res.broken)
 	}
-	return res.conclude(o, p)
+	out, err := res.conclude(o, p)
+	if err == nil {
+		show.summary(out.Report)
+	}
+	return out, err
+}
+
+// write puts the plan where the processes of the run find it.
+func (p plan) write() error {
+	b, err := json.Marshal(p)
+	if err != nil {
+		return fmt.Errorf("encode plan: %w", err)
+	}
+	return writeSynced(filepath.Join(p.Raw, planFile), b)
 }
 
 // prepare replaces what an earlier run left in Out, makes the run's folders and draws what is
 // random about it. The file is the lock on the work folder.
 func (o Options) prepare() (plan, *os.File, error) {
-	for _, name := range []string{"raw", "bundle", "report.json", "report.html", "junit.xml"} {
+	for _, name := range []string{"raw", "bundle", reportFile, htmlFile, junitFile} {
 		if err := os.RemoveAll(filepath.Join(o.Out, name)); err != nil {
 			return plan{}, nil, fmt.Errorf("clear output folder: %w", err)
 		}

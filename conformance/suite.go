@@ -29,6 +29,8 @@ type Suite struct {
 	Arming  []Arming
 	Probes  []Probe
 	Drivers map[string]Open
+	// Families names the prefixes of the cases' ids for people, for example "FS"; may be nil.
+	Families map[string]string
 }
 
 // Check returns the first fault of the suite's own data: an id twice, a case without an end

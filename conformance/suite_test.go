@@ -26,6 +26,10 @@ func TestMain(m *testing.M) {
 		conformance.ChildMain(suites[os.Getenv(suiteEnv)]())
 		return
 	}
+	if what := os.Getenv(offlineEnv); what != "" {
+		offlineMain(what)
+		return
+	}
 	if file := os.Getenv(parentEnv); file != "" {
 		parentMain(file)
 		return

@@ -52,8 +52,9 @@ type T struct {
 	goroutine  uint64         // that runs the case, 0 before
 	left       bool           // that goroutine ends because the case said so
 	abandoned  bool           // it did not come back in time
-	closed     bool
-	expired    bool // the context of Run has ended
+	closed     bool           // nothing more is made
+	swept      bool           // the clean-up has its list
+	expired    bool           // the context of Run has ended
 }
 
 type verdictNote struct{ reason, text string }

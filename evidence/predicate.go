@@ -269,6 +269,7 @@ type MutationEvidence struct {
 type MutationResults struct {
 	SuiteDigest     string        `json:"suiteDigest"` // digest of the suite binary
 	CatalogueDigest string        `json:"catalogueDigest"`
+	PatchesDigest   string        `json:"patchesDigest"` // over the patches that the mutants are named by
 	CohortID        string        `json:"cohortId"`
 	Rows            []MutationRow `json:"rows"` // sorted by mutant, then case
 	// Others are the cases that are not there to catch a mutant and ran against it all the same;

@@ -172,6 +172,7 @@ func (c *checker) run(p Predicate) {
 func (c *checker) mutation(m MutationResults) {
 	c.digest(m.SuiteDigest, "mutationEvidence.suiteDigest")
 	c.digest(m.CatalogueDigest, "mutationEvidence.catalogueDigest")
+	c.digest(m.PatchesDigest, "mutationEvidence.patchesDigest")
 	c.digest(m.CohortID, "mutationEvidence.cohortId")
 	c.want(slices.IsSortedFunc(m.Rows, compareMutation), "mutationEvidence.rows: order")
 	for i, o := range m.Others {

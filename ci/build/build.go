@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 )
 
 const modulePath = "github.com/hallmark-sandbox/hallmark"
@@ -38,6 +39,7 @@ type Options struct {
 	Out     string   // folder for the binaries; made when missing
 	Only    []string // names out of [Commands]; empty means all
 	Overlay string   // file for `go build -overlay`, or ""
+	Stamp   *Stamp   // nil: that of Source, by [ReadStamp]
 }
 
 // Stamp is the identity that goes into every binary.
@@ -88,13 +90,17 @@ func All(ctx context.Context, o Options) error {
 	if err := errors.Join(probe.Close(), os.Remove(probe.Name())); err != nil {
 		return fmt.Errorf("write into %s: %w", out, err)
 	}
-	stamp := ReadStamp(ctx, o.Source)
+	stamp := o.Stamp
+	if stamp == nil {
+		read := ReadStamp(ctx, o.Source)
+		stamp = &read
+	}
 	names := o.Only
 	if len(names) == 0 {
 		names = Commands
 	}
 	for _, name := range names {
-		if err := one(ctx, o, filepath.Join(out, name), name, stamp); err != nil {
+		if err := one(ctx, o, filepath.Join(out, name), name, *stamp); err != nil {
 			return err
 		}
 	}
@@ -120,8 +126,17 @@ func one(ctx context.Context, o Options, target, name string, stamp Stamp) error
 	args = append(args, "-o", temp, source(name))
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = o.Source
+	// `go build` does not clean up when it is interrupted: it and what it started end together, and
+	// its work folder is one of ours.
+	work, err := os.MkdirTemp(filepath.Dir(target), ".go-build-")
+	if err != nil {
+		return fmt.Errorf("build %s: %w", name, err)
+	}
+	defer os.RemoveAll(work)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	// GOFLAGS is cleared so that a caller's environment cannot change the bytes.
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOAMD64=v1", "GOEXPERIMENT=")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=", "GOAMD64=v1", "GOEXPERIMENT=", "GOTMPDIR="+work)
 	if text, err := cmd.CombinedOutput(); err != nil {
 		os.Remove(temp)
 		return fmt.Errorf("build %s: %w\n%s", name, err, text)

@@ -3,12 +3,14 @@
 package build_test
 
 import (
+	"context"
 	"crypto/sha256"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/hallmark-sandbox/hallmark/ci/build"
 	"github.com/hallmark-sandbox/hallmark/ci/lab"
@@ -66,6 +68,56 @@ func TestStamp(t *testing.T) {
 	}
 	if s := build.ReadStamp(t.Context(), t.TempDir()); s.Commit != "unknown" || s.TreeState != "unknown" {
 		t.Errorf("outside a checkout it is %+v", s)
+	}
+}
+
+// A given stamp goes into the binary whatever the tree says: mutants carry that of the suite.
+func TestGivenStamp(t *testing.T) {
+	repo, err := lab.RepoDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, commit := t.TempDir(), strings.Repeat("5a", 20)
+	if err := build.All(t.Context(), build.Options{Source: repo, Out: dir, Only: []string{"hallmark-worker"}, Stamp: &build.Stamp{Commit: commit, TreeState: "clean"}}); err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(filepath.Join(dir, "hallmark-worker"))
+	if err != nil || !strings.Contains(string(b), commit) {
+		t.Errorf("the stamp is not in the binary, %v", err)
+	}
+}
+
+// An interrupted build leaves neither a binary nor the go command's work folder.
+func TestInterruptedBuildLeavesNothing(t *testing.T) {
+	repo, err := lab.RepoDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	temp, out := t.TempDir(), t.TempDir()
+	t.Setenv("TMPDIR", temp)         // the go command's own choice must not be used
+	t.Setenv("GOCACHE", t.TempDir()) // empty, so that there is much to do
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() {
+		ended <- build.All(ctx, build.Options{Source: repo, Out: out, Only: []string{"hallmark-quota"}})
+	}()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		if work, _ := filepath.Glob(filepath.Join(out, ".go-build-*", "go-build*", "b*")); len(work) > 0 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the go command made no work folder")
+		}
+	}
+	cancel()
+	if err := <-ended; err == nil {
+		t.Fatal("the interrupted build ended well")
+	}
+	for _, dir := range []string{temp, out} {
+		if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+			t.Errorf("left: %q, %v", left, err)
+		}
 	}
 }
 

@@ -24,7 +24,7 @@ import (
 )
 
 func main() {
-	suite := conformance.Suite{Cases: cases.All(), Arming: cases.Arming(), Probes: cases.Probes(), Drivers: runcmd.Drivers()}
+	suite := conformance.Suite{Cases: cases.All(), Arming: cases.Arming(), Probes: cases.Probes(), Drivers: runcmd.Drivers(), Families: cases.Families()}
 	if conformance.IsChild() {
 		conformance.ChildMain(suite)
 		return

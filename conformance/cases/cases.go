@@ -30,3 +30,12 @@ import (
 func All() []conformance.Case {
 	return slices.Concat(fs.Cases(), qt.Cases(), pr.Cases(), ip.Cases(), ou.Cases(), rs.Cases(), nw.Cases(), cr.Cases(), lc.Cases(), pt.Cases(), im.Cases(), ke.Cases())
 }
+
+// Families names the families of the catalogue.
+func Families() map[string]string {
+	return map[string]string{
+		"FS": "filesystem confinement", "QT": "disk quota", "PR": "process lifetime", "IP": "control socket and IPC",
+		"OU": "output channel", "RS": "resources", "NW": "network", "CR": "credentials", "LC": "lifecycle",
+		"PT": "wire protocol", "IM": "image, pin and evidence", "KE": "kernel and escape surface",
+	}
+}

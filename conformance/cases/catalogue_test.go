@@ -4,6 +4,10 @@ package cases
 
 import (
 	"bufio"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -86,11 +90,73 @@ func TestFilesAndListsAgree(t *testing.T) {
 		if !listed[id] {
 			t.Errorf("%s is on disk and in no list", f)
 		}
+		body, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ids := caseIDs(t, body); len(ids) != 1 || ids[0] != id {
+			t.Errorf("%s holds the cases %q", f, ids)
+		}
+	}
+	if len(onDisk) == 0 {
+		t.Error("no case file found")
+	}
+	// Deeper down no list reaches, and no glob above.
+	err = filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && (path == "internal" || path == "testdata"):
+			return filepath.SkipDir
+		case filepath.Ext(path) == ".go" && strings.Count(path, "/") > 1:
+			t.Errorf("%s lies deeper than a family", path)
+		case filepath.Ext(path) == ".go" && strings.Count(path, "/") == 0 && caseFile.MatchString(path):
+			t.Errorf("%s lies in no family", path)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
 	}
 	for id := range listed {
 		if onDisk[id] == "" {
 			t.Errorf("%s is listed and has no file", id)
 		}
+	}
+}
+
+// caseIDs are those of the conformance.Case values that a file declares.
+func caseIDs(t *testing.T, body []byte) (ids []string) {
+	t.Helper()
+	file, err := parser.ParseFile(token.NewFileSet(), "", body, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ast.Inspect(file, func(n ast.Node) bool {
+		lit, ok := n.(*ast.CompositeLit)
+		if !ok {
+			return true
+		}
+		kind, ok := lit.Type.(*ast.SelectorExpr)
+		if !ok || kind.Sel.Name != "Case" {
+			return true
+		}
+		id := "without an id"
+		for _, e := range lit.Elts {
+			if kv, ok := e.(*ast.KeyValueExpr); ok && kv.Key.(*ast.Ident).Name == "ID" {
+				id = strings.Trim(kv.Value.(*ast.BasicLit).Value, `"`)
+			}
+		}
+		ids = append(ids, id)
+		return true
+	})
+	return ids
+}
+
+func TestASecondCaseInAFileIsSeen(t *testing.T) {
+	body := "package fs\nvar A, B = conformance.Case{ID: \"FS-01\"}, conformance.Case{ID: \"FS-03\"}\nfunc f() { _ = conformance.Case{} }\n"
+	if ids := caseIDs(t, []byte(body)); !slices.Equal(ids, []string{"FS-01", "FS-03", "without an id"}) {
+		t.Errorf("seen: %q", ids)
 	}
 }
 

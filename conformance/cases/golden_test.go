@@ -75,7 +75,8 @@ func unraised(old, now golden) []string {
 		}
 		raised[c.ID] = c.Revision > was.Revision
 		for _, name := range slices.Sorted(maps.Keys(c.Meaning)) {
-			if c.Meaning[name] != was.Meaning[name] && !raised[c.ID] {
+			// Another mutant that it catches makes a case no other case.
+			if name != "kills" && c.Meaning[name] != was.Meaning[name] && !raised[c.ID] {
 				out = append(out, fmt.Sprintf("%s: its %s changed and its revision is still %d: raise the revision", c.ID, name, c.Revision))
 			}
 		}
@@ -207,7 +208,7 @@ func TestGoldenListNoticesEveryChange(t *testing.T) {
 		"oracle":       {func(s *conformance.Suite) { s.Cases[0].Oracle = "The tenant's own word." }, "oracle changed"},
 		"oracles":      {func(s *conformance.Suite) { s.Cases[0].Oracles = nil }, "oracles changed"},
 		"features":     {func(s *conformance.Suite) { s.Cases[0].Features = s.Cases[0].Features[:1] }, "features changed"},
-		"kills":        {func(s *conformance.Suite) { s.Cases[0].Kills = nil }, "kills changed"},
+		"kills":        {func(s *conformance.Suite) { s.Cases[0].Kills = nil }, ""},
 		"tier":         {func(s *conformance.Suite) { s.Cases[0].Tier = conformance.Serial }, "another tier"},
 		"images":       {func(s *conformance.Suite) { s.Cases[0].PerImage = !s.Cases[0].PerImage }, "images"},
 		"case gone":    {func(s *conformance.Suite) { s.Cases = s.Cases[1:] }, "is gone under the catalogue id"},

@@ -13,25 +13,34 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/filters"
-	"github.com/docker/docker/api/types/image"
-	"github.com/docker/docker/api/types/mount"
 	"github.com/docker/docker/client"
 )
 
 // Engine asks the container engine directly, past the runtime under test and past the tape.
-type Engine struct{ c *client.Client }
+type Engine struct {
+	c     *client.Client
+	owner Owner
+}
 
-// OpenEngine connects to the engine's unix socket.
-func OpenEngine(socket string) (*Engine, error) {
+// Owner keeps what an Engine makes: it is told before the making, together with the removal, which
+// succeeds when there is nothing to remove. An error of Own means that nothing may be made any more.
+// A conformance.T is an Owner.
+type Owner interface {
+	Own(what string, remove func(context.Context) error) error
+}
+
+// OpenEngine connects to the engine's unix socket. owner closes the connections and removes
+// whatever the engine is asked to make.
+func OpenEngine(socket string, owner Owner) (*Engine, error) {
 	c, err := client.NewClientWithOpts(client.WithHost("unix://"+socket), client.WithAPIVersionNegotiation())
 	if err != nil {
 		return nil, fmt.Errorf("open engine: %w", err)
 	}
-	return &Engine{c}, nil
+	if err := owner.Own("connections to the engine", func(context.Context) error { return c.Close() }); err != nil {
+		return nil, fmt.Errorf("open engine: %w", errors.Join(err, c.Close()))
+	}
+	return &Engine{c, owner}, nil
 }
-
-// Close releases the connections.
-func (e *Engine) Close() error { return e.c.Close() }
 
 // Facts are the parts of an inspect answer that oracles compare.
 type Facts struct {
@@ -93,50 +102,6 @@ func (e *Engine) Labelled(ctx context.Context, name, value string) ([]string, er
 	return ids, nil
 }
 
-// Plant is a container that the suite makes itself: a bystander, or the positive of an arming.
-type Plant struct {
-	Name    string // "" for the engine's choice
-	Image   string // id or name
-	Runtime string // "" for the engine's default
-	Network string // "none" when empty
-	Labels  map[string]string
-	Argv    []string
-	Binary  string // host path mounted read-only at /plant, or ""
-	Memory  int64  // bytes; 0 is 128 MiB
-	PIDs    int64  // 0 is 64
-	// CgroupParent is that of the target, so that the plant is known for whose it is: see
-	// target.Observer. "" is the engine's own.
-	CgroupParent string
-}
-
-// Make creates the container without starting it and returns its id. Remove it by that id.
-func (e *Engine) Make(ctx context.Context, p Plant) (string, error) {
-	if p.Network == "" {
-		p.Network = "none"
-	}
-	if p.Memory == 0 {
-		p.Memory = 128 << 20
-	}
-	if p.PIDs == 0 {
-		p.PIDs = 64
-	}
-	host := &container.HostConfig{
-		Runtime: p.Runtime, NetworkMode: container.NetworkMode(p.Network),
-		LogConfig: container.LogConfig{Type: "none"},
-		Resources: container.Resources{Memory: p.Memory, MemorySwap: p.Memory, PidsLimit: &p.PIDs, CgroupParent: p.CgroupParent},
-	}
-	if p.Binary != "" {
-		host.Mounts = []mount.Mount{{Type: mount.TypeBind, Source: p.Binary, Target: "/plant", ReadOnly: true}}
-	}
-	made, err := e.c.ContainerCreate(ctx, &container.Config{
-		Image: p.Image, Entrypoint: p.Argv[:1], Cmd: p.Argv[1:], Labels: p.Labels,
-	}, host, nil, nil, p.Name)
-	if err != nil {
-		return "", fmt.Errorf("make plant: %w", err)
-	}
-	return made.ID, nil
-}
-
 // Start starts a planted container.
 func (e *Engine) Start(ctx context.Context, id string) error {
 	if err := e.c.ContainerStart(ctx, id, container.StartOptions{}); err != nil {
@@ -168,53 +133,6 @@ func (e *Engine) Remove(ctx context.Context, id string) error {
 	err := e.c.ContainerRemove(ctx, id, container.RemoveOptions{Force: true})
 	if err != nil && !errdefs.IsNotFound(err) {
 		return fmt.Errorf("remove plant: %w", err)
-	}
-	return nil
-}
-
-// ImageNames are the tags of an image.
-func (e *Engine) ImageNames(ctx context.Context, id string) ([]string, error) {
-	in, err := e.c.ImageInspect(ctx, id)
-	if err != nil {
-		return nil, fmt.Errorf("inspect image: %w", err)
-	}
-	return in.RepoTags, nil
-}
-
-// PlantParent is a label of images that the suite makes: the cgroup parent of the plant that they
-// were made from, which says whose they are.
-const PlantParent = "hallmark.plant.parent"
-
-// Commit makes a new image from a plant, with labels that it lacks, and returns its id.
-func (e *Engine) Commit(ctx context.Context, id, label string) (string, error) {
-	in, err := e.c.ContainerInspect(ctx, id)
-	if err != nil {
-		return "", fmt.Errorf("commit plant: %w", err)
-	}
-	labels := map[string]string{"hallmark.plant": label}
-	if in.HostConfig != nil && in.HostConfig.CgroupParent != "" {
-		labels[PlantParent] = in.HostConfig.CgroupParent
-	}
-	r, err := e.c.ContainerCommit(ctx, id, container.CommitOptions{Config: &container.Config{Labels: labels, Cmd: []string{"/plant"}}})
-	if err != nil {
-		return "", fmt.Errorf("commit plant: %w", err)
-	}
-	return r.ID, nil
-}
-
-// Tag points name at an image, as `docker tag` does: a former holder of the name loses it.
-func (e *Engine) Tag(ctx context.Context, id, name string) error {
-	if err := e.c.ImageTag(ctx, id, name); err != nil {
-		return fmt.Errorf("tag image: %w", err)
-	}
-	return nil
-}
-
-// RemoveImage removes an image or one of its names; absent is success.
-func (e *Engine) RemoveImage(ctx context.Context, ref string) error {
-	_, err := e.c.ImageRemove(ctx, ref, image.RemoveOptions{Force: true})
-	if err != nil && !errdefs.IsNotFound(err) {
-		return fmt.Errorf("remove image: %w", err)
 	}
 	return nil
 }

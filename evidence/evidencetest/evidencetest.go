@@ -196,7 +196,7 @@ func (w *World) run() error {
 	if p.Suite.Ginkgo, err = evidence.ReportGinkgo(report, "2.34.0"); err != nil {
 		return err
 	}
-	results := evidence.MutationResults{SuiteDigest: p.Suite.BinaryDigest, CatalogueDigest: cat, CohortID: p.Cohort.ID}
+	results := evidence.MutationResults{SuiteDigest: p.Suite.BinaryDigest, CatalogueDigest: cat, PatchesDigest: evidence.Digest([]byte("patches")), CohortID: p.Cohort.ID}
 	for i, c := range p.Cases {
 		reason := "escaped-" + fmt.Sprint(i)
 		results.Rows = append(results.Rows, evidence.MutationRow{Mutant: fmt.Sprintf("m%02d", i), Case: c.ID, Expected: reason, Observed: reason})

@@ -37,7 +37,7 @@ var CR01 = conformance.Case{
 	Features: []conformance.Feature{conformance.FeatureExec, conformance.FeatureFiles, conformance.FeatureProtocol},
 	Needs:    []conformance.Part{conformance.PartWire, conformance.PartTape, conformance.PartWorkspacePath},
 	Oracles:  []conformance.Oracle{conformance.OracleWire, conformance.OracleTape},
-	Kills:    []conformance.Kill{{Mutant: "m43", Reason: "env-accepted"}},
+	Kills:    []conformance.Kill{{Mutant: "m33", Reason: "env-accepted"}, {Mutant: "m43", Reason: "env-accepted"}},
 	Run:      runCR01,
 }
 

@@ -5,6 +5,7 @@ package im
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -48,11 +49,10 @@ func runIM01(ctx context.Context, t *conformance.T) error {
 	if err != nil {
 		return err
 	}
-	engine, err := oracle.OpenEngine(socket)
+	engine, err := oracle.OpenEngine(socket, t)
 	if err != nil {
 		return err
 	}
-	t.Cleanup(func(context.Context) error { return engine.Close() })
 	warm := t.Sandbox(ctx, target.Spec{})
 	pinned, err := attack.Container(ctx, t, warm)
 	if err != nil {
@@ -66,29 +66,24 @@ func runIM01(ctx context.Context, t *conformance.T) error {
 	if err != nil {
 		return err
 	}
-	t.Cleanup(func(ctx context.Context) error { return engine.Remove(ctx, plant) })
 	other, err := engine.Commit(ctx, plant, t.Canary("image label"))
 	if err != nil {
 		return err
 	}
-	t.Cleanup(func(ctx context.Context) error { return engine.RemoveImage(ctx, other) })
 	names, err := engine.ImageNames(ctx, pinned.ImageID)
 	if err != nil {
 		return err
 	}
 	if len(names) == 0 {
-		name := "hallmark-im01:pinned"
+		name := "hallmark-im01:" + strings.ToLower(rand.Text())
 		if err := engine.Tag(ctx, pinned.ImageID, name); err != nil {
 			return err
 		}
-		t.Cleanup(func(ctx context.Context) error { return engine.RemoveImage(ctx, name) })
 		names = []string{name}
 	}
 	t.NeedWitness("names-moved", 1)
 	t.NeedWitness("creates-asked", 3)
 	for _, name := range names {
-		// Given back before anything else of this case is undone.
-		t.Cleanup(func(ctx context.Context) error { return engine.Tag(ctx, pinned.ImageID, name) })
 		if err := engine.Tag(ctx, other, name); err != nil {
 			return err
 		}

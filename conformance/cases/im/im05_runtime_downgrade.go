@@ -49,11 +49,10 @@ func runIM05(ctx context.Context, t *conformance.T) error {
 	if err != nil {
 		return err
 	}
-	engine, err := oracle.OpenEngine(socket)
+	engine, err := oracle.OpenEngine(socket, t)
 	if err != nil {
 		return err
 	}
-	t.Cleanup(func(context.Context) error { return engine.Close() })
 	registered, err := engine.Runtimes(ctx)
 	if err != nil {
 		return err

@@ -51,11 +51,10 @@ func runLC07(ctx context.Context, t *conformance.T) error {
 	if err != nil {
 		return err
 	}
-	engine, err := oracle.OpenEngine(socket)
+	engine, err := oracle.OpenEngine(socket, t)
 	if err != nil {
 		return err
 	}
-	t.Cleanup(func(context.Context) error { return engine.Close() })
 	sb := t.Sandbox(ctx, target.Spec{})
 	t.Tenant(ctx, sb)
 	owned, err := attack.Container(ctx, t, sb)
@@ -121,7 +120,6 @@ func runLC07(ctx context.Context, t *conformance.T) error {
 		if ids[i], err = engine.Make(ctx, p.plant); err != nil {
 			return fmt.Errorf("%s: %w", p.what, err)
 		}
-		t.Cleanup(func(ctx context.Context) error { return engine.Remove(ctx, ids[i]) })
 		if p.started {
 			if err := engine.Start(ctx, ids[i]); err != nil {
 				return fmt.Errorf("%s: %w", p.what, err)

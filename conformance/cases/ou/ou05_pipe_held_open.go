@@ -36,7 +36,7 @@ var OU05 = conformance.Case{
 	Features: []conformance.Feature{conformance.FeatureExec, conformance.FeatureFiles},
 	Needs:    []conformance.Part{conformance.PartWorkspacePath},
 	Oracles:  []conformance.Oracle{conformance.OracleHeartbeat},
-	Kills:    []conformance.Kill{{Mutant: "m07", Reason: "reply-late"}},
+	Kills:    []conformance.Kill{{Mutant: "m06", Reason: "holder-survived"}, {Mutant: "m07", Reason: "reply-late"}},
 	Run:      runOU05,
 }
 

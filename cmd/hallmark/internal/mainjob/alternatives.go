@@ -218,7 +218,7 @@ func bubblewrapTarget(j *job, _ runcmd.CohortFile) (runcmd.TargetFile, error) {
 	if libraries := j.lab.Bubblewrap.Libraries; len(libraries) > 0 {
 		c.Env = map[string]string{"LD_LIBRARY_PATH": strings.Join(libraries, ":")}
 	}
-	return describe("exec", c, []runcmd.Workload{{ConfigDigest: runcmd.NoImage}})
+	return describe("exec", c, nil)
 }
 
 func describe(driver string, config any, workloads []runcmd.Workload) (runcmd.TargetFile, error) {

@@ -47,7 +47,7 @@ func (j *job) conformance(ctx context.Context, tier conformance.Tier) error {
 		}
 		if !decision.Admitted {
 			return &exit.Error{Status: exit.Negative, Sentence: "the gate denies: " + decision.Detail,
-				Remedy: "read " + j.relative(j.out) + "/report.json"}
+				Remedy: "read " + j.relative(j.out) + "/report.html"}
 		}
 		if err := j.production(ctx); err != nil {
 			return err
@@ -72,6 +72,7 @@ func (j *job) evidenceRun(ctx context.Context, file runcmd.CohortFile, cohort ev
 		KeyFile:  filepath.Join(j.out, gate.EvidenceKeyFile),
 		Issuer:   evidence.Issuer{ID: issuerID, Role: evidence.RoleCI, Runtime: "hallmark-reference"},
 		Progress: j.steps, Live: j.live,
+		Command: []string{"hallmark", "run", "--cohort=ci/cohorts/" + file.Name + ".yaml", "--tier=" + string(tier), "--out=out/run"},
 	}
 	if m != nil {
 		trust.Mutation, trust.MutationKeys = evidence.MutationRequired, []evidence.PublicKey{m.key}
@@ -109,7 +110,7 @@ func (j *job) conclude(res runcmd.Result, decision gate.Result) error {
 		fmt.Fprintf(&b, "admitted  %-10s %s  %s\n", s.Role, s.Digest, s.Name)
 	}
 	out := j.relative(j.out)
-	fmt.Fprintf(&b, "reports   %s/report.json, %s/junit.xml\nevidence  %s/bundle, %s/pins.json\n", out, out, out, out)
+	fmt.Fprintf(&b, "reports   %s/report.html, report.json, junit.xml\nevidence  %s/bundle, pins.json\n", out, out)
 	_, err := fmt.Fprint(j.answer, b.String())
 	return err
 }

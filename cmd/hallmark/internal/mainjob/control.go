@@ -43,7 +43,7 @@ func (j *job) control(ctx context.Context) error {
 		if len(res.Differences) > 0 || res.Report.Verdict != evidence.NonConformant {
 			return &exit.Error{Status: exit.Negative,
 				Sentence: fmt.Sprintf("the control differs from ci/cohorts/runc-control.yaml (verdict %s): %s", res.Report.Verdict, strings.Join(res.Differences, "; ")),
-				Remedy:   "read " + j.relative(j.out) + "/report.json"}
+				Remedy:   "read " + j.relative(j.out) + "/report.html"}
 		}
 		var b strings.Builder
 		fmt.Fprintf(&b, "verdict   %s, as expected\ncohort    %s\n", res.Report.Verdict, res.Cohort.ID)
@@ -53,7 +53,7 @@ func (j *job) control(ctx context.Context) error {
 			}
 		}
 		out := j.relative(j.out)
-		fmt.Fprintf(&b, "denied    %s\nreports   %s/report.json, %s/junit.xml\n", decision.Detail, out, out)
+		fmt.Fprintf(&b, "denied    %s\nreports   %s/report.html, report.json, junit.xml\n", decision.Detail, out)
 		_, err = fmt.Fprint(j.answer, b.String())
 		return err
 	})

@@ -51,25 +51,18 @@ func New(suite conformance.Suite) []*cobra.Command {
 			return newJob(cmd, suite, filepath.Join("out", "control")).control(cmd.Context())
 		},
 	}
-	mutants := &cobra.Command{
-		Use:   "mutants",
-		Short: "Break the worker on purpose, one defect at a time, and show which case notices",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return newJob(cmd, suite, filepath.Join("out", "mutants")).mutantsOnly(cmd.Context())
-		},
-	}
-	return []*cobra.Command{conform, control, mutants, alternativesCommand(suite)}
+	return []*cobra.Command{conform, control, mutantsCommand(suite), alternativesCommand(suite)}
 }
 
 // job is one command under way.
 type job struct {
 	suite   conformance.Suite
-	out     string    // folder of results, relative to the repository
+	out     string    // folder of results; when relative, in the repository
 	answer  io.Writer // last lines
 	steps   io.Writer // progress
 	live    bool
 	started time.Time
+	again   string // what to do after an interrupt
 
 	lab       *lab.Lab
 	repo      string
@@ -79,7 +72,7 @@ type job struct {
 func newJob(cmd *cobra.Command, suite conformance.Suite, out string) *job {
 	return &job{
 		suite: suite, out: out, answer: cmd.OutOrStdout(), steps: cmd.ErrOrStderr(),
-		live: runcmd.Terminal(os.Stderr), started: time.Now(),
+		live: runcmd.Terminal(os.Stderr), started: time.Now(), again: "run it again: it starts from the beginning",
 	}
 }
 
@@ -92,7 +85,9 @@ func (j *job) within(ctx context.Context, f func(context.Context) error) (err er
 	if j.repo, err = lab.RepoDir(); err != nil {
 		return &exit.Error{Status: exit.Failed, Sentence: "the repository cannot be found", Cause: err, Remedy: "run this in a clone of it"}
 	}
-	j.out = filepath.Join(j.repo, j.out)
+	if !filepath.IsAbs(j.out) {
+		j.out = filepath.Join(j.repo, j.out)
+	}
 	if buildinfo.TreeState() != "clean" {
 		j.step("note: these binaries are of a %s tree; the gate denies their evidence. Commit, and build again.", buildinfo.TreeState())
 	}
@@ -128,7 +123,7 @@ func (j *job) within(ctx context.Context, f func(context.Context) error) (err er
 		return err
 	}
 	// Whatever a step says of an interrupt, this is what happened.
-	return &exit.Error{Status: exit.Incomplete, Sentence: "the command was interrupted; nothing was signed or admitted", Remedy: "run it again: it starts from the beginning"}
+	return &exit.Error{Status: exit.Incomplete, Sentence: "the command was interrupted; nothing was signed or admitted", Remedy: j.again}
 }
 
 // measure returns the cohort of a runtime of the lab.

@@ -4,9 +4,6 @@ package mainjob
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,12 +11,13 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"text/tabwriter"
-	"time"
 
-	"github.com/hallmark-sandbox/hallmark/ci/build"
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
 	"github.com/hallmark-sandbox/hallmark/ci/lab"
 	"github.com/hallmark-sandbox/hallmark/cmd/hallmark/internal/exit"
+	"github.com/hallmark-sandbox/hallmark/cmd/hallmark/internal/matrix"
 	"github.com/hallmark-sandbox/hallmark/cmd/hallmark/internal/runcmd"
 	"github.com/hallmark-sandbox/hallmark/conformance"
 	"github.com/hallmark-sandbox/hallmark/evidence"
@@ -27,8 +25,178 @@ import (
 	"github.com/hallmark-sandbox/hallmark/fixtures/mutants"
 )
 
-// controlMutant stands for the unpatched worker on a weaker runtime.
-const controlMutant = "runc"
+// Files that `hallmark mutants` leaves in its output folder.
+const (
+	matrixFile   = "matrix.json"   // the whole table, for scripts
+	mutationFile = "mutation.json" // the signed statement; only of a whole matrix without a problem
+	runsFolder   = "runs"          // reports and raw records of the rows with a problem
+)
+
+func mutantsCommand(suite conformance.Suite) *cobra.Command {
+	var o matrixOptions
+	var format, out string
+	cmd := &cobra.Command{
+		Use:   "mutants [MUTANT...]",
+		Short: "Break the worker on purpose, one defect at a time, and show which case notices",
+		Long: "Break the worker on purpose, one defect at a time, run every case against each, and print the matrix.\n\n" +
+			"Every mutant must be caught by its cases with the expected reason; every other case must stay green, or be\n" +
+			"excused by the mutant's patch with exactly what it came to. Rows are kept: an interrupted matrix goes on where\n" +
+			"it was, and after a change of one patch one row runs again. A whole matrix is signed; with MUTANT (m06, runc)\n" +
+			"only those rows are run, and nothing is.\n\n" +
+			"Exit status: 0 as expected, 1 something is not, 2 interrupted, 3 usage or engine error.",
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if !slices.Contains([]string{matrix.Table, matrix.JSON, matrix.Markdown}, format) {
+				return &exit.Error{Status: exit.Failed, Sentence: fmt.Sprintf("--format is %q", format), Remedy: "use table, json or md"}
+			}
+			if o.procs < 1 || o.procs > 8 {
+				return &exit.Error{Status: exit.Failed, Sentence: fmt.Sprintf("--procs is %d", o.procs), Remedy: "use 1 to 8"}
+			}
+			j := newJob(cmd, suite, filepath.Join("out", "mutants"))
+			if out != "" {
+				var err error
+				if j.out, err = filepath.Abs(out); err != nil {
+					return failed("--out cannot be used", err)
+				}
+			}
+			j.again = "run it again: the rows that are done are kept"
+			o.scope, o.only = matrix.Whole, args
+			if len(args) > 0 {
+				o.scope = matrix.Narrowed
+			}
+			return j.mutantsOnly(cmd.Context(), o, func(m matrix.Matrix) error { return m.Print(j.answer, format, width(j.answer)) })
+		},
+	}
+	cmd.Flags().StringVar(&format, "format", matrix.Table, "table (a list where the terminal is narrower), json or md")
+	cmd.Flags().StringVar(&out, "out", "", "output folder (default: out/mutants in the repository)")
+	cmd.Flags().IntVar(&o.procs, "procs", runcmd.DefaultProcs(), "processes that run the cases of one row side by side, 1 to 8")
+	cmd.Flags().BoolVar(&o.fresh, "fresh", false, "run every row, kept or not")
+	return cmd
+}
+
+// width is the terminal's in columns, or 0 when w is none.
+func width(w io.Writer) int {
+	f, ok := w.(*os.File)
+	if !ok {
+		return 0
+	}
+	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
+	if err != nil {
+		return 0
+	}
+	return int(size.Col)
+}
+
+// mutantsOnly is `hallmark mutants`.
+func (j *job) mutantsOnly(ctx context.Context, o matrixOptions, print func(matrix.Matrix) error) error {
+	if err := j.checkPlan(o.only); err != nil {
+		return err
+	}
+	return j.within(ctx, func(ctx context.Context) error {
+		if err := j.clearMatrix(); err != nil {
+			return err
+		}
+		cohort, err := j.measure(ctx, lab.RuntimeRunsc)
+		if err != nil {
+			return err
+		}
+		in, err := j.matrixInputs(cohort)
+		if err != nil {
+			return err
+		}
+		m, err := j.matrix(ctx, in, o)
+		if err != nil {
+			return err
+		}
+		text, err := m.Encode()
+		if err == nil {
+			err = evidence.WriteDurable(filepath.Join(j.out, matrixFile), text, 0o644)
+		}
+		if err != nil {
+			return failed("the matrix cannot be written", err)
+		}
+		if err := print(m); err != nil {
+			return failed("the matrix cannot be printed", err)
+		}
+		return errors.Join(j.signMatrix(m), j.problems(m))
+	})
+}
+
+// clearMatrix removes what an earlier matrix left in the output folder, and nothing else.
+func (j *job) clearMatrix() error {
+	for _, name := range []string{matrixFile, mutationFile, runsFolder} {
+		if err := os.RemoveAll(filepath.Join(j.out, name)); err != nil {
+			return failed("the output folder cannot be cleared", err)
+		}
+	}
+	if err := os.MkdirAll(j.out, 0o755); err != nil {
+		return failed("the output folder cannot be made", err)
+	}
+	return nil
+}
+
+// checkPlan finds what is wrong with the table before a lab is started.
+func (j *job) checkPlan(only []string) error {
+	repo, err := lab.RepoDir()
+	if err != nil {
+		return nil // within says it better
+	}
+	plan, _, err := j.plan(repo)
+	if err != nil {
+		return err
+	}
+	var known []string
+	for _, l := range plan.Lines[1:] {
+		known = append(known, l.ID)
+	}
+	for _, id := range only {
+		if !slices.Contains(known, id) {
+			return &exit.Error{Status: exit.Failed, Sentence: fmt.Sprintf("unknown mutant %q", id), Remedy: "name one of " + strings.Join(known, ", ")}
+		}
+	}
+	return nil
+}
+
+// plan reads the patches and holds them against the catalogue.
+func (j *job) plan(repo string) (matrix.Plan, []mutants.Mutant, error) {
+	patches, err := mutants.All(repo)
+	if err != nil {
+		return matrix.Plan{}, nil, failed("the mutants cannot be read", err)
+	}
+	plan, err := matrix.New(j.suite.Cases, patches)
+	if err != nil {
+		return matrix.Plan{}, nil, &exit.Error{Status: exit.Negative, Sentence: "patches and catalogue disagree", Cause: err,
+			Remedy: "a case that no mutant can fail is not a case; `go test ./fixtures/mutants` says the same"}
+	}
+	return plan, patches, nil
+}
+
+// signMatrix writes the signed statement when m may have one, and says so.
+func (j *job) signMatrix(m matrix.Matrix) error {
+	if m.Scope != matrix.Whole || len(m.Problems) > 0 {
+		j.step("unsigned: the matrix is %s", map[bool]string{true: "narrowed to some rows", false: "not as it must be"}[m.Scope != matrix.Whole])
+		return nil
+	}
+	signed, err := j.sealMatrix(m)
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(j.out, mutationFile)
+	if err := evidence.WriteDurable(path, signed.file, 0o644); err != nil {
+		return failed("the signed matrix cannot be written", err)
+	}
+	j.step("signed: %s", j.relative(path))
+	return nil
+}
+
+// problems is an error that names what is not as it must be.
+func (j *job) problems(m matrix.Matrix) error {
+	if len(m.Problems) == 0 {
+		return nil
+	}
+	return &exit.Error{Status: exit.Negative, Sentence: strings.Join(m.Problems, "; "),
+		Remedy: "sharpen the case or the mutant; " + j.relative(filepath.Join(j.out, runsFolder)) + " holds the reports of these rows"}
+}
 
 // mutation is the signed result of the mutants for exactly these binaries.
 type mutation struct {
@@ -37,44 +205,47 @@ type mutation struct {
 	key      evidence.PublicKey
 }
 
-// mutationEvidence returns the cached result for these binaries on this cohort, or makes one.
+// mutationEvidence is what a conformance run needs: the whole matrix when every row of it is kept
+// for exactly these binaries, patches, cohort and image, else the cells that must be caught.
 func (j *job) mutationEvidence(ctx context.Context, cohort evidence.Cohort) (mutation, error) {
+	in, err := j.matrixInputs(cohort)
+	if err != nil {
+		return mutation{}, err
+	}
+	m, ok := j.keptMatrix(in)
+	if ok {
+		j.step("mutants: the whole matrix is kept for exactly these binaries: %d rows", len(m.Rows))
+	} else {
+		j.step("mutants: only the cells that must be caught; `make mutants` runs the whole matrix")
+		if m, err = j.matrix(ctx, in, matrixOptions{scope: matrix.Pairs, procs: runcmd.DefaultProcs()}); err != nil {
+			return mutation{}, err
+		}
+		if err := j.problems(m); err != nil {
+			return mutation{}, err
+		}
+	}
+	return j.sealMatrix(m)
+}
+
+func (j *job) sealMatrix(m matrix.Matrix) (mutation, error) {
 	key, err := j.mutationKey()
 	if err != nil {
 		return mutation{}, err
 	}
-	name, suite, err := j.mutationCache(cohort)
-	if err != nil {
-		return mutation{}, err
-	}
-	catalogue, err := j.suite.Catalogue().Digest()
-	if err != nil {
-		return mutation{}, failed("the catalogue is not valid", err)
-	}
-	rows, err := readRows(name)
-	if err == nil {
-		j.step("mutants: %d rows from the cache, for exactly these binaries", len(rows))
-	} else if rows, err = j.runMutants(ctx, cohort); err != nil {
-		return mutation{}, err
-	} else if survivors(rows) == nil { // a survivor is looked for again next time
-		if err := writeRows(name, rows); err != nil {
-			return mutation{}, failed("the mutants' result cannot be kept", err)
-		}
-	}
-	m := mutation{key: key.PublicKey()}
-	m.evidence.MutationResults = evidence.MutationResults{SuiteDigest: suite, CatalogueDigest: catalogue, CohortID: cohort.ID, Rows: rows}
-	if m.file, err = evidence.SealMutation(m.evidence.MutationResults, key); err != nil {
+	signed := mutation{key: key.PublicKey()}
+	signed.evidence.MutationResults = m.Results()
+	if signed.file, err = evidence.SealMutation(signed.evidence.MutationResults, key); err != nil {
 		return mutation{}, failed("the mutants' result cannot be signed", err)
 	}
-	m.evidence.Digest = evidence.Digest(m.file)
-	return m, survivors(rows)
+	signed.evidence.Digest = evidence.Digest(signed.file)
+	return signed, nil
 }
 
 // mutationKey signs mutation statements; it lives in the cache folder.
 func (j *job) mutationKey() (*signing.Signer, error) {
-	dir := filepath.Join(j.lab.Cache, "mutants")
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, failed("the cache cannot be used", err)
+	dir, err := j.mutantsCache()
+	if err != nil {
+		return nil, err
 	}
 	path := filepath.Join(dir, "mutation.key")
 	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
@@ -89,258 +260,11 @@ func (j *job) mutationKey() (*signing.Signer, error) {
 	return key, nil
 }
 
-// mutationCache names the cached rows by everything that they depend on: the four binaries, the
-// patches (compiled into this program) and the cohort. It returns the suite's own digest too.
-func (j *job) mutationCache(cohort evidence.Cohort) (path, suite string, err error) {
-	h := sha256.New()
-	exe, err := os.Executable()
-	if err != nil {
-		return "", "", failed("the own executable cannot be found", err)
+// mutantsCache is the folder for kept rows and builds; it is made when missing.
+func (j *job) mutantsCache() (string, error) {
+	dir := filepath.Join(j.lab.Cache, "mutants")
+	if err := os.MkdirAll(filepath.Join(dir, rowsFolder), 0o700); err != nil {
+		return "", failed("the cache cannot be used", err)
 	}
-	for _, name := range build.Commands {
-		p := filepath.Join(filepath.Dir(exe), name)
-		if name == "hallmark" {
-			p = "/proc/self/exe"
-		}
-		b, err := os.ReadFile(p)
-		if err != nil {
-			return "", "", failed("a binary cannot be read", err)
-		}
-		sum := sha256.Sum256(b)
-		h.Write(sum[:])
-		if name == "hallmark" {
-			suite = evidence.Digest(b)
-		}
-	}
-	fmt.Fprint(h, cohort.ID)
-	for _, w := range j.workloads {
-		fmt.Fprint(h, w.ConfigDigest)
-	}
-	return filepath.Join(j.lab.Cache, "mutants", hex.EncodeToString(h.Sum(nil)[:16])+".json"), suite, nil
-}
-
-func readRows(path string) ([]evidence.MutationRow, error) {
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return nil, err
-	}
-	var rows []evidence.MutationRow
-	return rows, json.Unmarshal(b, &rows)
-}
-
-func writeRows(path string, rows []evidence.MutationRow) error {
-	b, err := json.Marshal(rows)
-	if err != nil {
-		return err
-	}
-	return evidence.WriteDurable(path, b, 0o600)
-}
-
-// kill is one cell of the matrix that must be filled.
-type kill struct{ mutant, caseID, reason string }
-
-// kills lists the cells of the catalogue, by mutant.
-func (j *job) kills() map[string][]kill {
-	out := map[string][]kill{}
-	for _, c := range j.suite.Cases {
-		for _, k := range c.Kills {
-			out[k.Mutant] = append(out[k.Mutant], kill{k.Mutant, c.ID, k.Reason})
-		}
-	}
-	return out
-}
-
-// runMutants first shows that the unmutated worker passes, then breaks it once per mutant.
-func (j *job) runMutants(ctx context.Context, cohort evidence.Cohort) ([]evidence.MutationRow, error) {
-	patches, err := mutants.All()
-	if err != nil {
-		return nil, failed("the mutants cannot be read", err)
-	}
-	kills := j.kills()
-	work, err := os.MkdirTemp(filepath.Join(j.lab.Cache, "mutants"), "build-")
-	if err != nil {
-		return nil, failed("the cache cannot be used", err)
-	}
-	defer os.RemoveAll(work)
-	j.step("mutants: the unmutated worker first")
-	var ids []string
-	for _, c := range j.suite.Cases {
-		if len(c.Kills) > 0 {
-			ids = append(ids, c.ID)
-		}
-	}
-	base, err := j.mutantRun(ctx, "", lab.RuntimeRunsc, &cohort, ids, filepath.Join(work, "base"))
-	if err != nil {
-		return nil, err
-	}
-	if base.Interrupted {
-		return nil, ctx.Err()
-	}
-	for _, id := range ids {
-		if c, ok := base.Report.Case(id); !ok || c.Status != conformance.Pass {
-			return nil, &exit.Error{Status: exit.Negative, Sentence: fmt.Sprintf("%s does not pass on the unmutated worker: %s %s (%s)", id, c.Status, c.Reason, c.Text),
-				Remedy: "mend that first: a mutant proves nothing against a case that fails anyway"}
-		}
-	}
-	var rows []evidence.MutationRow
-	building, stop := context.WithCancel(ctx)
-	next := j.buildAhead(building, patches, work)
-	defer func() { // the builder has ended before its folder is removed
-		stop()
-		for range next {
-		}
-	}()
-	for _, m := range patches {
-		built, ok := <-next
-		if !ok {
-			return nil, ctx.Err()
-		}
-		if built.err != nil {
-			return nil, failed("mutant "+m.ID+" cannot be built", built.err)
-		}
-		got, err := j.judgeMutant(ctx, kills[m.ID], built.dir, lab.RuntimeRunsc, &cohort, filepath.Join(work, m.ID+"-run"))
-		if err != nil {
-			return nil, err
-		}
-		rows = append(rows, got...)
-		os.RemoveAll(built.dir)
-	}
-	if len(kills[controlMutant]) > 0 {
-		got, err := j.judgeMutant(ctx, kills[controlMutant], "", lab.RuntimeRunc, nil, filepath.Join(work, "control"))
-		if err != nil {
-			return nil, err
-		}
-		rows = append(rows, got...)
-	}
-	slices.SortFunc(rows, func(a, b evidence.MutationRow) int { return strings.Compare(a.Mutant+" "+a.Case, b.Mutant+" "+b.Case) })
-	return rows, nil
-}
-
-type builtMutant struct {
-	dir string
-	err error
-}
-
-// buildAhead builds the mutants in order, one ahead of the one that runs.
-func (j *job) buildAhead(ctx context.Context, patches []mutants.Mutant, work string) <-chan builtMutant {
-	out := make(chan builtMutant, 1)
-	go func() {
-		defer close(out)
-		for _, m := range patches {
-			dir, err := j.buildMutant(ctx, m, work)
-			select {
-			case out <- builtMutant{dir, err}:
-			case <-ctx.Done():
-				return
-			}
-			if err != nil {
-				return
-			}
-		}
-	}()
-	return out
-}
-
-// buildMutant makes the worker, the supervisor and the quota helper with the patch laid over
-// the sources; everything else is as in the unmutated build.
-func (j *job) buildMutant(ctx context.Context, m mutants.Mutant, work string) (string, error) {
-	dir := filepath.Join(work, m.ID)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return "", err
-	}
-	overlay, err := m.Overlay(j.repo, dir)
-	if err != nil {
-		return "", err
-	}
-	return dir, build.All(ctx, build.Options{
-		Source: j.repo, Out: dir, Overlay: overlay, Only: []string{"hallmark-supervisor", "hallmark-quota", "hallmark-worker"},
-	})
-}
-
-func (j *job) mutantRun(ctx context.Context, binaries, runtime string, cohort *evidence.Cohort, ids []string, out string) (runcmd.Result, error) {
-	return runcmd.Run(ctx, runcmd.Params{
-		Suite: j.suite, File: runcmd.CohortFile{Requirements: runcmd.Requirements{Runtime: runtime}}, Lab: j.lab, Cohort: cohort,
-		// One image is enough to show that a case can fail.
-		Workloads: j.workloads[:1], Binaries: binaries, Tier: conformance.Full, CaseIDs: ids, Out: out, Progress: io.Discard,
-	})
-}
-
-// judgeMutant runs the cases that must notice the mutant and writes down what they said. Only
-// a judged failure counts as observed: a crash or a time-out catches nothing.
-func (j *job) judgeMutant(ctx context.Context, want []kill, binaries, runtime string, cohort *evidence.Cohort, out string) ([]evidence.MutationRow, error) {
-	if len(want) == 0 {
-		return nil, nil
-	}
-	var ids []string
-	for _, k := range want {
-		ids = append(ids, k.caseID)
-	}
-	started := time.Now()
-	res, err := j.mutantRun(ctx, binaries, runtime, cohort, ids, out)
-	if err != nil {
-		return nil, err
-	}
-	defer os.RemoveAll(out)
-	if res.Interrupted {
-		return nil, ctx.Err()
-	}
-	var rows []evidence.MutationRow
-	for _, k := range want {
-		c, _ := res.Report.Case(k.caseID)
-		row := evidence.MutationRow{Mutant: k.mutant, Case: k.caseID, Expected: k.reason}
-		mark := "SURVIVED"
-		if c.Status == conformance.Fail {
-			row.Observed, mark = c.Reason, "caught"
-		}
-		if row.Observed != k.reason {
-			mark = "SURVIVED"
-			fmt.Fprintf(j.steps, "        %s: %s %s: %s\n", k.caseID, c.Status, c.Reason, c.Text)
-		}
-		j.step("%-5s %-6s %s %s (%.1fs)", k.mutant, k.caseID, mark, k.reason, time.Since(started).Seconds())
-		rows = append(rows, row)
-	}
-	return rows, nil
-}
-
-// survivors is an error that names every mutant that was not caught with the expected reason.
-func survivors(rows []evidence.MutationRow) error {
-	var alive []string
-	for _, r := range rows {
-		if r.Observed != r.Expected || r.Expected == "" {
-			alive = append(alive, fmt.Sprintf("%s by %s (want %s, got %q)", r.Mutant, r.Case, r.Expected, r.Observed))
-		}
-	}
-	if len(alive) == 0 {
-		return nil
-	}
-	return &exit.Error{Status: exit.Negative, Sentence: "not caught: " + strings.Join(alive, ", "),
-		Remedy: "a case that no mutant can fail is not a case: sharpen it, or correct the mutant"}
-}
-
-// mutantsOnly is `hallmark mutants`: the matrix on the terminal and its signed form in a file.
-func (j *job) mutantsOnly(ctx context.Context) error {
-	return j.within(ctx, func(ctx context.Context) error {
-		cohort, err := j.measure(ctx, lab.RuntimeRunsc)
-		if err != nil {
-			return err
-		}
-		m, merr := j.mutationEvidence(ctx, cohort)
-		if m.file == nil {
-			return merr
-		}
-		if err := j.clear(); err != nil {
-			return err
-		}
-		path := filepath.Join(j.out, "mutation.json")
-		if err := evidence.WriteDurable(path, m.file, 0o644); err != nil {
-			return failed("the signed matrix cannot be written", err)
-		}
-		t := tabwriter.NewWriter(j.answer, 0, 0, 2, ' ', 0)
-		fmt.Fprintln(t, "MUTANT\tCASE\tEXPECTED\tOBSERVED")
-		for _, r := range m.evidence.Rows {
-			fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", r.Mutant, r.Case, r.Expected, r.Observed)
-		}
-		fmt.Fprintf(t, "signed: %s\n", j.relative(path))
-		return errors.Join(t.Flush(), merr)
-	})
+	return dir, nil
 }

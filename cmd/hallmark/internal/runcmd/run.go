@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -53,6 +54,7 @@ type Params struct {
 
 	Progress io.Writer
 	Live     bool
+	Command  []string // what repeats this run, for the reports
 }
 
 // Result is the outcome with what the run was made of.
@@ -196,8 +198,11 @@ func options(ctx context.Context, p Params, workloads []Workload) (conformance.O
 		Suite: p.Suite, Profiles: p.Profiles, Procs: p.Procs, Tier: p.Tier, CaseIDs: p.CaseIDs, Out: p.Out, Tenant: tenant,
 		Seed: p.Seed, Progress: p.Progress, Live: p.Live,
 	}
+	o.Color = p.Live && os.Getenv("NO_COLOR") == ""
+	o.About = conformance.About{Cohort: p.Cohort, Names: map[string]string{}, Command: p.Command}
 	for _, w := range workloads {
 		o.Workloads = append(o.Workloads, w.ConfigDigest)
+		o.About.Names[w.ConfigDigest] = w.Name
 	}
 	return o, nil
 }
@@ -209,7 +214,9 @@ func finish(ctx context.Context, p Params, o conformance.Options, res Result) (R
 	}
 	res.Outcome = out
 	res.Narrowed = len(p.CaseIDs) > 0
-	res.Differences = p.File.Differences(out.Report)
+	if p.File.Name != "" { // else nothing is expected, as of a target that came without a file
+		res.Differences = p.File.Differences(out.Report)
+	}
 	return res, nil
 }
 

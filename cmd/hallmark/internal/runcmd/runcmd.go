@@ -1,16 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package runcmd is `hallmark run` and `hallmark cases`, and the one way in which this program
+// Package runcmd is `hallmark run`, `hallmark cases` and `hallmark target`, and the one way in which this program
 // runs the suite: [Run] measures the cohort, builds what the run needs, starts the lab when none
 // runs, and hands the rest to package conformance. It never judges.
 package runcmd
 
 import (
 	"errors"
-	"fmt"
-	"io"
 	"os"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -31,9 +28,9 @@ func Drivers() map[string]conformance.Open {
 	return map[string]conformance.Open{driverAPI: api.Open, driverDocker: docker.Open, driverExec: execdriver.Open}
 }
 
-// New returns the commands run and cases.
+// New returns the commands run, cases and target.
 func New(suite conformance.Suite) []*cobra.Command {
-	return []*cobra.Command{runCommand(suite), casesCommand(suite)}
+	return []*cobra.Command{runCommand(suite), casesCommand(suite), targetCommand(suite)}
 }
 
 func runCommand(suite conformance.Suite) *cobra.Command {
@@ -54,7 +51,7 @@ func runCommand(suite conformance.Suite) *cobra.Command {
 				p.Suite.Drivers = Drivers()
 			}
 			p.Issuer = evidence.Issuer{ID: issuer, Role: evidence.RoleCI, Runtime: "hallmark-reference"}
-			p.Progress, p.Live = cmd.ErrOrStderr(), Terminal(os.Stderr)
+			p.Progress, p.Live, p.Command = cmd.ErrOrStderr(), Terminal(os.Stderr), append([]string{"hallmark"}, os.Args[1:]...)
 			if err := p.read(cohortFile); err != nil {
 				return err
 			}
@@ -85,57 +82,9 @@ func runCommand(suite conformance.Suite) *cobra.Command {
 // DefaultProcs is what two cores bear.
 func DefaultProcs() int { return 1 }
 
-// Conclude prints the last lines of a run and returns its exit status as an error.
-func Conclude(w io.Writer, out string, res Result) error {
-	r := res.Report
-	counts := r.Counts
-	if res.Interrupted {
-		return &exit.Error{Status: exit.Incomplete, Sentence: "the run was interrupted; nothing was signed", Remedy: "run it again: it starts from the beginning"}
-	}
-	lines := []string{
-		fmt.Sprintf("verdict:  %s (%d pass, %d fail, %d inconclusive, %d error, %d not run, %d not applicable)", r.Verdict,
-			counts.Pass, counts.Fail, counts.Inconclusive, counts.Error, counts.NotRun, counts.NotApplicable),
-		"cohort:   " + r.Cohort,
-	}
-	for _, d := range res.Differences {
-		lines = append(lines, "note:     "+d)
-	}
-	if res.Bundle != "" {
-		lines = append(lines, "bundle:   "+res.Bundle)
-	} else {
-		lines = append(lines, "unsigned: "+res.Unsigned)
-	}
-	lines = append(lines, fmt.Sprintf("reports:  %s/report.json, %s/junit.xml", out, out))
-	if _, err := fmt.Fprintln(w, strings.Join(lines, "\n")); err != nil {
-		return err
-	}
-	switch r.Verdict {
-	case evidence.Conformant:
-		return nil
-	case evidence.NonConformant:
-		what := strings.Join(r.Failures(), ", ") + " failed"
-		if len(r.Failures()) == 0 { // then a claim is not true, and its reason says which
-			i := slices.IndexFunc(r.Reasons, func(s string) bool { return strings.HasPrefix(s, string(evidence.ReasonClaimAbsent)) })
-			if what = "a claim is not true"; i >= 0 {
-				what = r.Reasons[i]
-			}
-		}
-		return &exit.Error{Status: exit.Negative, Sentence: "non-conformant: " + what, Remedy: "read report.json for expected against observed"}
-	}
-	reason := "a case is missing or proves nothing"
-	if len(r.Reasons) > 0 {
-		reason = r.Reasons[0]
-	}
-	remedy := "read report.json and raw/child.log"
-	if res.Narrowed {
-		remedy = "run it without --case"
-	}
-	return &exit.Error{Status: exit.Incomplete, Sentence: "the run is incomplete: " + reason, Remedy: remedy}
-}
-
 // Terminal reports whether f is a terminal that may be drawn on: CI wants plain lines.
 func Terminal(f *os.File) bool {
-	if os.Getenv("CI") != "" {
+	if os.Getenv("CI") != "" || os.Getenv("TERM") == "dumb" {
 		return false
 	}
 	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)

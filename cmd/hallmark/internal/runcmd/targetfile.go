@@ -16,6 +16,7 @@ import (
 
 	"github.com/hallmark-sandbox/hallmark/cmd/hallmark/internal/exit"
 	"github.com/hallmark-sandbox/hallmark/conformance"
+	"github.com/hallmark-sandbox/hallmark/conformance/target/execdriver"
 	"github.com/hallmark-sandbox/hallmark/strictjson"
 )
 
@@ -30,13 +31,11 @@ const (
 type TargetFile struct {
 	Driver string `json:"driver"` // api, docker or exec
 	// Workloads are the config digests of images that the target can start; the first is the main
-	// one. A driver without images takes any digest, and then needs none.
+	// one. An exec target without images names none: the digest of what it says of its root stands
+	// for one.
 	Workloads []string       `json:"workloads,omitempty"`
 	Config    jsontext.Value `json:"config"` // the driver's own
 }
-
-// NoImage stands for the workload of a target that starts no images.
-const NoImage = "sha256:0000000000000000000000000000000000000000000000000000000000000000"
 
 // ReadTargetFile reads path; Config is left to the driver, which decodes it as strictly.
 func ReadTargetFile(path string) (TargetFile, error) {
@@ -48,14 +47,26 @@ func ReadTargetFile(path string) (TargetFile, error) {
 	if err := strictjson.Unmarshal(b, &f, strictjson.Default); err != nil {
 		return f, fmt.Errorf("decode %s: %w", path, err)
 	}
-	switch {
-	case len(f.Workloads) > 0:
-	case f.Driver == driverExec:
-		f.Workloads = []string{NoImage}
-	default:
+	if len(f.Workloads) == 0 && f.Driver != driverExec {
 		return f, fmt.Errorf("%s names no workload image", path)
 	}
 	return f, nil
+}
+
+// workloads are the file's, or what stands for one where the target has no images.
+func (f TargetFile) workloads(ctx context.Context) ([]Workload, error) {
+	if len(f.Workloads) == 0 {
+		digest, err := execdriver.Workload(ctx, json.RawMessage(f.Config))
+		if err != nil {
+			return nil, &exit.Error{Status: exit.Failed, Sentence: "the target's program cannot be asked what a sandbox is made of", Cause: err, Remedy: "docs/exec-driver.md says what it has to answer"}
+		}
+		return []Workload{{ConfigDigest: digest}}, nil
+	}
+	var out []Workload
+	for _, w := range f.Workloads {
+		out = append(out, Workload{ConfigDigest: w})
+	}
+	return out, nil
 }
 
 // runTarget runs the suite against p.Target. Its cohort is not measured here, so nothing is signed.
@@ -63,9 +74,9 @@ func runTarget(ctx context.Context, p Params) (Result, error) {
 	if len(p.Profiles) == 0 {
 		p.Profiles = []string{conformance.ProfileBaseline}
 	}
-	var workloads []Workload
-	for _, w := range p.Target.Workloads {
-		workloads = append(workloads, Workload{ConfigDigest: w})
+	workloads, err := p.Target.workloads(ctx)
+	if err != nil {
+		return Result{}, err
 	}
 	o, err := options(ctx, p, workloads)
 	if err != nil {

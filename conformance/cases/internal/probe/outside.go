@@ -211,21 +211,18 @@ func (b *bench) admission(ctx context.Context, t *conformance.T) (conformance.Pr
 	if err != nil {
 		return unknown, "", err
 	}
-	engine, err := oracle.OpenEngine(socket)
+	engine, err := oracle.OpenEngine(socket, t)
 	if err != nil {
 		return unknown, "", err
 	}
-	t.Cleanup(func(context.Context) error { return engine.Close() })
 	plant, err := engine.Make(ctx, oracle.Plant{Image: t.Image(), Argv: []string{"/plant"}})
 	if err != nil {
 		return unknown, "", err
 	}
-	t.Cleanup(func(ctx context.Context) error { return engine.Remove(ctx, plant) })
 	other, err := engine.Commit(ctx, plant, t.Canary("image label"))
 	if err != nil {
 		return unknown, "", err
 	}
-	t.Cleanup(func(ctx context.Context) error { return engine.RemoveImage(ctx, other) })
 	sb, err := t.TrySandbox(ctx, target.Spec{Image: other})
 	if err == nil {
 		// At once: its image goes before what is left for the end.

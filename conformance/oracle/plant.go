@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package oracle
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync/atomic"
+
+	"github.com/containerd/errdefs"
+	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/api/types/filters"
+	"github.com/docker/docker/api/types/image"
+	"github.com/docker/docker/api/types/mount"
+)
+
+// Plant is a container that the suite makes itself: a bystander, or the positive of an arming.
+type Plant struct {
+	Name    string // "" for a random one
+	Image   string // id or name
+	Runtime string // "" for the engine's default
+	Network string // "none" when empty
+	Labels  map[string]string
+	Argv    []string
+	Binary  string // host path mounted read-only at /plant, or ""
+	Memory  int64  // bytes; 0 is 128 MiB
+	PIDs    int64  // 0 is 64
+	// CgroupParent is that of the target, so that the plant is known for whose it is: see
+	// target.Observer. "" is the engine's own.
+	CgroupParent string
+}
+
+// Make creates the container without starting it and returns its id. It is recorded under its name
+// before, and removed by its id after; a name that somebody has is refused.
+func (e *Engine) Make(ctx context.Context, p Plant) (string, error) {
+	if p.Name == "" {
+		p.Name = "hallmark-plant-" + strings.ToLower(rand.Text())
+	}
+	if p.Network == "" {
+		p.Network = "none"
+	}
+	if p.Memory == 0 {
+		p.Memory = 128 << 20
+	}
+	if p.PIDs == 0 {
+		p.PIDs = 64
+	}
+	host := &container.HostConfig{
+		Runtime: p.Runtime, NetworkMode: container.NetworkMode(p.Network),
+		LogConfig: container.LogConfig{Type: "none"},
+		Resources: container.Resources{Memory: p.Memory, MemorySwap: p.Memory, PidsLimit: &p.PIDs, CgroupParent: p.CgroupParent},
+	}
+	if p.Binary != "" {
+		host.Mounts = []mount.Mount{{Type: mount.TypeBind, Source: p.Binary, Target: "/plant", ReadOnly: true}}
+	}
+	if _, taken, err := e.Inspect(ctx, p.Name); err != nil || taken {
+		return "", errors.Join(fmt.Errorf("make plant: the name %s is taken: %v", p.Name, taken), err)
+	}
+	var made atomic.Pointer[string] // the id; "" when the engine has refused; nil when its answer was lost
+	err := e.owner.Own("container "+p.Name, func(ctx context.Context) error {
+		id := made.Load()
+		if id == nil {
+			f, found, err := e.Inspect(ctx, p.Name)
+			if err != nil || !found {
+				return err
+			}
+			id = &f.ID
+		}
+		if *id == "" {
+			return nil
+		}
+		return e.Remove(ctx, *id)
+	})
+	if err != nil {
+		return "", fmt.Errorf("make plant: %w", err)
+	}
+	answer, err := e.c.ContainerCreate(ctx, &container.Config{
+		Image: p.Image, Entrypoint: p.Argv[:1], Cmd: p.Argv[1:], Labels: p.Labels,
+	}, host, nil, nil, p.Name)
+	if err == nil || refused(err) {
+		made.Store(&answer.ID)
+	}
+	if err != nil {
+		return "", fmt.Errorf("make plant: %w", err)
+	}
+	return answer.ID, nil
+}
+
+// refused reports whether the engine said that it has made nothing. A conflict is somebody else's
+// container under the name.
+func refused(err error) bool {
+	return errdefs.IsConflict(err) || errdefs.IsInvalidArgument(err) || errdefs.IsNotFound(err)
+}
+
+// ImageNames are the tags of an image.
+func (e *Engine) ImageNames(ctx context.Context, id string) ([]string, error) {
+	in, err := e.c.ImageInspect(ctx, id)
+	if err != nil {
+		return nil, fmt.Errorf("inspect image: %w", err)
+	}
+	return in.RepoTags, nil
+}
+
+// Commit makes a new image from a container, with labels of its own, and returns its id. label is random:
+// by it the image is found when the engine's answer is lost.
+func (e *Engine) Commit(ctx context.Context, id, label string) (string, error) {
+	err := e.owner.Own("image of "+id, func(ctx context.Context) error {
+		list, err := e.c.ImageList(ctx, image.ListOptions{All: true, Filters: filters.NewArgs(filters.Arg("label", plantLabel+"="+label))})
+		if err != nil {
+			return fmt.Errorf("list images: %w", err)
+		}
+		var errs []error
+		for _, i := range list {
+			errs = append(errs, e.RemoveImage(ctx, i.ID))
+		}
+		return errors.Join(errs...)
+	})
+	if err != nil {
+		return "", fmt.Errorf("commit plant: %w", err)
+	}
+	in, err := e.c.ContainerInspect(ctx, id)
+	if err != nil {
+		return "", fmt.Errorf("commit plant: %w", err)
+	}
+	labels := map[string]string{plantLabel: label}
+	if in.HostConfig != nil && in.HostConfig.CgroupParent != "" {
+		labels[PlantParent] = in.HostConfig.CgroupParent
+	}
+	r, err := e.c.ContainerCommit(ctx, id, container.CommitOptions{Config: &container.Config{Labels: labels, Cmd: []string{"/plant"}}})
+	if err != nil {
+		return "", fmt.Errorf("commit plant: %w", err)
+	}
+	return r.ID, nil
+}
+
+// Labels of what the suite makes in the engine's image store: plantLabel finds it again, and
+// PlantParent, the cgroup parent of the plant that an image was made from, says whose it is.
+const (
+	plantLabel  = "hallmark.plant"
+	PlantParent = "hallmark.plant.parent"
+)
+
+// Tag points name at an image, as `docker tag` does: a former holder of the name loses it, and gets it
+// back afterwards. A name that nobody had is taken away again.
+func (e *Engine) Tag(ctx context.Context, id, name string) error {
+	former, err := e.c.ImageInspect(ctx, name)
+	if err != nil && !errdefs.IsNotFound(err) {
+		return fmt.Errorf("tag image: %w", err)
+	}
+	err = e.owner.Own("image name "+name, func(ctx context.Context) error {
+		if former.ID == "" {
+			return e.untag(ctx, name)
+		}
+		return e.c.ImageTag(ctx, former.ID, name)
+	})
+	if err == nil {
+		err = e.c.ImageTag(ctx, id, name)
+	}
+	if err != nil {
+		return fmt.Errorf("tag image: %w", err)
+	}
+	return nil
+}
+
+// untag takes a name away. The engine deletes an image with its last name, and this one is not ours:
+// the name goes to an empty image of our own first, which may go with it.
+func (e *Engine) untag(ctx context.Context, name string) error {
+	in, err := e.c.ImageInspect(ctx, name)
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("untag image: %w", err)
+	}
+	if len(in.RepoTags)+len(in.RepoDigests) == 1 {
+		empty := bytes.NewReader(make([]byte, 1024)) // the end of an archive without files
+		answer, err := e.c.ImageImport(ctx, image.ImportSource{Source: empty, SourceName: "-"}, name, image.ImportOptions{})
+		if err != nil {
+			return fmt.Errorf("untag image: %w", err)
+		}
+		_, err = io.Copy(io.Discard, answer)
+		if err = errors.Join(err, answer.Close()); err != nil {
+			return fmt.Errorf("untag image: %w", err)
+		}
+	}
+	return e.RemoveImage(ctx, name)
+}
+
+// RemoveImage removes an image that the caller made, or one of its names; absent is success.
+func (e *Engine) RemoveImage(ctx context.Context, ref string) error {
+	_, err := e.c.ImageRemove(ctx, ref, image.RemoveOptions{Force: true})
+	if err != nil && !errdefs.IsNotFound(err) {
+		return fmt.Errorf("remove image: %w", err)
+	}
+	return nil
+}

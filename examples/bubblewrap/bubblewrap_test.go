@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package bubblewrap_test holds the example to what it shows: the contract of targets, its results
+// in the catalogue, and a clean end when the suite dies. bwrap comes out of the lab.
+package bubblewrap_test
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/moby/sys/mountinfo"
+
+	"github.com/hallmark-sandbox/hallmark/ci/lab"
+	"github.com/hallmark-sandbox/hallmark/conformance"
+	"github.com/hallmark-sandbox/hallmark/conformance/cases"
+	"github.com/hallmark-sandbox/hallmark/conformance/target"
+	"github.com/hallmark-sandbox/hallmark/conformance/target/execdriver"
+	"github.com/hallmark-sandbox/hallmark/conformance/target/targettest"
+)
+
+func suite() conformance.Suite {
+	return conformance.Suite{Cases: cases.All(), Arming: cases.Arming(), Probes: cases.Probes(), Drivers: map[string]conformance.Open{"exec": execdriver.Open}}
+}
+
+func TestMain(m *testing.M) {
+	if conformance.IsChild() {
+		conformance.ChildMain(suite())
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// command starts the example with the lab's bwrap.
+func command(t *testing.T) execdriver.Config {
+	t.Helper()
+	l, err := lab.Find()
+	if err != nil {
+		t.Fatalf("no lab runs (`hallmark lab up`): %v", err)
+	}
+	if l.Bubblewrap.Path == "" {
+		t.Fatalf("the lab has no bubblewrap: %s", l.Missing[lab.Bubblewrap])
+	}
+	c := execdriver.Config{Command: []string{"python3", "bubblewrap.py", l.Bubblewrap.Path}}
+	if libraries := l.Bubblewrap.Libraries; len(libraries) > 0 {
+		c.Env = map[string]string{"LD_LIBRARY_PATH": strings.Join(libraries, ":")}
+	}
+	return c
+}
+
+func config(t *testing.T) json.RawMessage {
+	t.Helper()
+	b, err := json.Marshal(command(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// folder is one that the tenant can walk through.
+func folder(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "hallmark-bubblewrap-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func TestContract(t *testing.T) {
+	work := filepath.Join(folder(t), "work")
+	targettest.Run(t, func(t *testing.T) *target.Target {
+		tg, err := execdriver.Open(t.Context(), config(t), work)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return tg
+	}, targettest.Options{Dir: work})
+}
+
+// What the catalogue says of the example, by the cases that need no quiet machine; all of them are in
+// ci/cohorts/bubblewrap.yaml.
+func TestCatalogue(t *testing.T) {
+	expected := map[string]string{
+		"FS-02": "pass", "OU-05": "pass", "QT-02": "pass", "KE-04": "pass",
+		"PR-05": "fail descendants-not-flagged", "KE-06": "fail host-kernel-visible", "IM-05": "not-run part-unavailable", "IP-01": "not-applicable feature-not-claimed",
+	}
+	dir := folder(t)
+	tenant := filepath.Join(dir, "tenant")
+	build := exec.Command("go", "build", "-o", tenant, "github.com/hallmark-sandbox/hallmark/fixtures/tenant")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build attack program: %v\n%s", err, out)
+	}
+	image, err := execdriver.Workload(t.Context(), config(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := conformance.Options{
+		Suite: suite(), Driver: "exec", Target: config(t), Workloads: []string{image}, Tier: conformance.Full, Profiles: []string{conformance.ProfileBaseline, conformance.ProfileQuota},
+		Out: filepath.Join(dir, "out"), Work: filepath.Join(dir, "work"), Tenant: tenant,
+	}
+	for id := range expected {
+		o.CaseIDs = append(o.CaseIDs, id)
+	}
+	out, err := conformance.Run(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for id, want := range expected {
+		c, _ := out.Report.Case(id)
+		if got := strings.TrimSpace(string(c.Status) + " " + c.Reason); got != want {
+			t.Errorf("%s is %s (%s), want %s", id, got, c.Text, want)
+		}
+	}
+	for _, f := range out.Report.Reasons {
+		if strings.Contains(f, "claim") {
+			t.Errorf("a claim is not seen: %s", f)
+		}
+	}
+	if t.Failed() {
+		log, _ := os.ReadFile(filepath.Join(o.Out, "raw", "child.log"))
+		t.Logf("%s", log)
+	}
+}
+
+// When the suite dies the program gets SIGTERM and leaves nothing: no command, no mount, no cgroup.
+func TestCleansUpOnSIGTERM(t *testing.T) {
+	state := filepath.Join(folder(t), "state")
+	c := command(t)
+	cmd := exec.Command(c.Command[0], c.Command[1:]...)
+	cmd.Env = append(os.Environ(), "HALLMARK_EXEC_STATE="+state)
+	for name, value := range c.Env {
+		cmd.Env = append(cmd.Env, name+"="+value)
+	}
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	answers := bufio.NewScanner(out)
+	ask := func(into any, format string, args ...any) {
+		t.Helper()
+		fmt.Fprintf(in, format+"\n", args...)
+		if !answers.Scan() {
+			t.Fatal("the program says nothing more")
+		}
+		if err := json.Unmarshal(answers.Bytes(), into); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var about struct{ OK struct{ CgroupParent string } }
+	ask(&about, `{"id":1,"op":"describe","protocol":"hallmark-exec/1"}`)
+	var made struct{ OK struct{ Sandbox string } }
+	ask(&made, `{"id":2,"op":"create","workspace":"w","image":"","cpuMillis":1000,"memoryBytes":67108864,"pids":32,"workspaceBytes":1048576,"workspaceInodes":64,"hardTimeoutMs":60000}`)
+	var seen struct {
+		OK struct{ Cgroups map[string]string }
+	}
+	ask(&seen, `{"id":3,"op":"observe","sandbox":%q}`, made.OK.Sandbox)
+	fmt.Fprintf(in, `{"id":4,"op":"exec","sandbox":%q,"invocation":"i","argv":["L3Vzci9iaW4vc2xlZXA=","NjA="],"cwd":"","stdin":"","timeoutMs":60000,"maxOutputBytes":1000}`+"\n", made.OK.Sandbox)
+	running := func() bool {
+		for _, dir := range seen.OK.Cgroups {
+			if b, err := os.ReadFile(filepath.Join(dir, "cgroup.procs")); err == nil && len(strings.Fields(string(b))) >= 3 {
+				return true
+			}
+		}
+		return false
+	}
+	for end := time.Now().Add(10 * time.Second); !running(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the command does not run")
+		}
+	}
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	select {
+	case <-ended:
+	case <-time.After(20 * time.Second):
+		cmd.Process.Kill()
+		t.Fatal("the program does not end")
+	}
+	if mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(state)); err != nil || len(mounts) > 0 {
+		t.Errorf("%d mounts are left, %v", len(mounts), err)
+	}
+	for _, dir := range seen.OK.Cgroups {
+		if _, err := os.Lstat(filepath.Dir(dir)); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s is left: %v", filepath.Dir(dir), err)
+		}
+	}
+	if left, err := os.ReadDir(state); err != nil || len(left) > 0 {
+		t.Errorf("%d things are left in the folder, %v", len(left), err)
+	}
+	if about.OK.CgroupParent == "" || len(seen.OK.Cgroups) == 0 {
+		t.Error("the program names no cgroups, so nothing was looked for")
+	}
+}
