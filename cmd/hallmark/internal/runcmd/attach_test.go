@@ -242,7 +242,7 @@ func TestRunCarriesMutationEvidence(t *testing.T) {
 	run := func(cohortID string) (matrix []byte, out, text string, status int) {
 		t.Helper()
 		matrix, err := evidence.SealMutation(evidence.MutationResults{
-			SuiteDigest: suite, CatalogueDigest: catalogue, CohortID: cohortID,
+			SuiteDigest: suite, CatalogueDigest: catalogue, PatchesDigest: suite, CohortID: cohortID,
 			Rows: []evidence.MutationRow{{Mutant: "m01", Case: "FS-02", Expected: "target-read", Observed: "target-read"}},
 		}, key)
 		if err != nil {
