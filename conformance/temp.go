@@ -45,6 +45,16 @@ func removeTemp(dir string) error {
 	if len(mounts) > 0 {
 		return fmt.Errorf("remove temporary files: %s is mounted", mounts[0].Mountpoint)
 	}
+	entries, err := os.ReadDir(dir)
+	errs := []error{err}
+	for _, e := range entries {
+		if e.Name() != target.RunLock { // last: who is killed meanwhile is swept once more
+			errs = append(errs, os.RemoveAll(filepath.Join(dir, e.Name())))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("remove temporary files: %w", err)
+	}
 	return os.RemoveAll(dir)
 }
 

@@ -25,6 +25,7 @@ import (
 	"github.com/hallmark-sandbox/hallmark/conformance/oracle"
 	"github.com/hallmark-sandbox/hallmark/conformance/target"
 	"github.com/hallmark-sandbox/hallmark/conformance/target/internal/cgroup"
+	"github.com/hallmark-sandbox/hallmark/conformance/target/internal/leftover"
 )
 
 // immutableFlag is FS_IMMUTABLE_FL of linux/fs.h.
@@ -174,8 +175,11 @@ func (o ownership) sweep(ctx context.Context, dir string) error {
 			return err
 		}
 		defer cli.Close()
-		if _, err := cli.Ping(ctx); err != nil {
-			cli = nil
+		switch _, err := cli.Ping(ctx); {
+		case docker.IsErrConnectionFailed(err):
+			return nil // it may come back with its containers: the record waits for it
+		case err != nil:
+			return fmt.Errorf("ask engine: %w", err)
 		}
 	}
 	if _, err := l.remove(ctx, cli); err != nil {
@@ -185,7 +189,8 @@ func (o ownership) sweep(ctx context.Context, dir string) error {
 }
 
 // remove deletes containers, images, mounts, loop devices, cgroups and files of the worker and its
-// process, and says which of the first four were there. The folder itself stays, empty.
+// process, and says which of the first four were there. The folder itself stays, empty. The record
+// goes last, and only when nothing else is left: who is killed meanwhile is swept once more.
 func (l *launched) remove(ctx context.Context, engine *docker.Client) (left []string, err error) {
 	var errs []error
 	if engine != nil && l.id != "" {
@@ -203,7 +208,13 @@ func (l *launched) remove(ctx context.Context, engine *docker.Client) (left []st
 	if strings.HasPrefix(filepath.Base(l.sockets), socketFolder) {
 		errs = append(errs, os.RemoveAll(l.sockets))
 	}
-	return left, errors.Join(errs...)
+	if err := errors.Join(errs...); err != nil {
+		return left, err // the record stays, for the next sweep
+	}
+	if err := os.Remove(filepath.Join(l.dir, recordFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return left, fmt.Errorf("remove launch record: %w", err)
+	}
+	return left, nil
 }
 
 // cgroupBound is how long the last cgroup may take to empty.
@@ -248,9 +259,7 @@ func removeContainers(ctx context.Context, cli *docker.Client, id, parent string
 			}
 		}
 		left = append(left, "container "+c.ID[:min(12, len(c.ID))])
-		if err := cli.ContainerRemove(ctx, c.ID, container.RemoveOptions{Force: true}); !errdefs.IsNotFound(err) {
-			errs = append(errs, err)
-		}
+		errs = append(errs, leftover.RemoveContainer(ctx, cli, c.ID))
 	}
 	return left, errors.Join(errs...)
 }
@@ -325,7 +334,7 @@ func detachLoops(ctx context.Context, dir string) (left []string, err error) {
 	}
 }
 
-// clearFolder empties dir. Mount points of workspaces are immutable while nothing is mounted
+// clearFolder empties dir but for the record. Mount points of workspaces are immutable while nothing is mounted
 // on them, on purpose; that flag goes first (ioctl_iflags(2)).
 func clearFolder(dir string) error {
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -352,7 +361,9 @@ func clearFolder(dir string) error {
 	}
 	var errs []error
 	for _, e := range entries {
-		errs = append(errs, os.RemoveAll(filepath.Join(dir, e.Name())))
+		if e.Name() != recordFile {
+			errs = append(errs, os.RemoveAll(filepath.Join(dir, e.Name())))
+		}
 	}
 	return errors.Join(append(errs, err)...)
 }

@@ -259,3 +259,27 @@ func TestOnlyAWorkersOwnCgroupsAreRemoved(t *testing.T) {
 		}
 	}
 }
+
+// Whoever sweeps may be killed too: the record is there as long as anything else is.
+func TestRecordGoesLast(t *testing.T) {
+	dir := t.TempDir()
+	l := &launched{dir: dir, cgroup: "/nobody's"}
+	for _, name := range []string{recordFile, "worker.key"} {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := l.remove(context.Background(), nil); err == nil {
+		t.Fatal("a cgroup that is nobody's own is no error")
+	}
+	if _, err := os.Stat(filepath.Join(dir, recordFile)); err != nil {
+		t.Errorf("the record of what could not be removed is gone: %v", err)
+	}
+	l.cgroup = ""
+	if _, err := l.remove(context.Background(), nil); err != nil {
+		t.Fatal(err)
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
+		t.Errorf("left: %v, %v", entries, err)
+	}
+}

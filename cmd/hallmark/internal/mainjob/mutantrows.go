@@ -36,6 +36,7 @@ type matrixOptions struct {
 	scope string   // of package matrix
 	only  []string // mutants, when the scope is [matrix.Narrowed]
 	fresh bool     // run rows that are kept, too
+	procs int      // of one row, as [conformance.Options.Procs]
 }
 
 // matrixInputs is everything that the rows of a matrix depend on.
@@ -108,6 +109,7 @@ type keptRow struct {
 	Key        string                        `json:"key"`
 	Mutant     string                        `json:"mutant"`
 	Seed       int64                         `json:"seed"`
+	Procs      int                           `json:"procs"`
 	StartedAt  string                        `json:"startedAt"`
 	DurationMs int64                         `json:"durationMs"`
 	Cases      map[string]matrix.Observation `json:"cases"`
@@ -154,7 +156,7 @@ func (in matrixInputs) row(l matrix.Line, k keptRow, kept bool, scope string) ma
 			}
 		}
 	}
-	return matrix.Row{Mutant: l.ID, Title: l.Title, Layers: l.Layers, Seed: k.Seed, StartedAt: k.StartedAt, DurationMs: k.DurationMs,
+	return matrix.Row{Mutant: l.ID, Title: l.Title, Layers: l.Layers, Seed: k.Seed, Procs: k.Procs, StartedAt: k.StartedAt, DurationMs: k.DurationMs,
 		Kept: kept, Earlier: append([]string{}, k.Earlier...), Cells: in.plan.Judge(l, cases)}
 }
 
@@ -279,7 +281,7 @@ func (j *job) runRow(ctx context.Context, in matrixInputs, l matrix.Line, o matr
 	p := runcmd.Params{
 		Suite: j.suite, File: runcmd.CohortFile{Requirements: runcmd.Requirements{Runtime: lab.RuntimeRunsc}}, Lab: j.lab, Cohort: &in.cohort,
 		// One image is enough to show that a case can fail.
-		Workloads: j.workloads[:1], Binaries: binaries, Tier: conformance.Full, CaseIDs: ids, Out: out, Progress: io.Discard,
+		Workloads: j.workloads[:1], Binaries: binaries, Tier: conformance.Full, CaseIDs: ids, Procs: o.procs, Out: out, Progress: io.Discard,
 	}
 	if l.ID == matrix.Control {
 		p.File.Requirements.Runtime, p.Cohort = lab.RuntimeRunc, nil
@@ -292,7 +294,7 @@ func (j *job) runRow(ctx context.Context, in matrixInputs, l matrix.Line, o matr
 	if err != nil {
 		return matrix.Row{}, err
 	}
-	k := keptRow{Key: j.rowKey(in, l), Mutant: l.ID, Seed: res.Report.Seed, StartedAt: string(evidence.At(started)),
+	k := keptRow{Key: j.rowKey(in, l), Mutant: l.ID, Seed: res.Report.Seed, Procs: o.procs, StartedAt: string(evidence.At(started)),
 		DurationMs: time.Since(started).Milliseconds(), Cases: map[string]matrix.Observation{}, Earlier: []string{}}
 	for _, id := range ids {
 		c, _ := res.Report.Case(id)

@@ -18,6 +18,7 @@ import (
 	"github.com/hallmark-sandbox/hallmark/ci/lab"
 	"github.com/hallmark-sandbox/hallmark/cmd/hallmark/internal/exit"
 	"github.com/hallmark-sandbox/hallmark/cmd/hallmark/internal/matrix"
+	"github.com/hallmark-sandbox/hallmark/cmd/hallmark/internal/runcmd"
 	"github.com/hallmark-sandbox/hallmark/conformance"
 	"github.com/hallmark-sandbox/hallmark/evidence"
 	"github.com/hallmark-sandbox/hallmark/evidence/signing"
@@ -48,6 +49,9 @@ func mutantsCommand(suite conformance.Suite) *cobra.Command {
 			if !slices.Contains([]string{matrix.Table, matrix.JSON, matrix.Markdown}, format) {
 				return &exit.Error{Status: exit.Failed, Sentence: fmt.Sprintf("--format is %q", format), Remedy: "use table, json or md"}
 			}
+			if o.procs < 1 || o.procs > 8 {
+				return &exit.Error{Status: exit.Failed, Sentence: fmt.Sprintf("--procs is %d", o.procs), Remedy: "use 1 to 8"}
+			}
 			j := newJob(cmd, suite, filepath.Join("out", "mutants"))
 			if out != "" {
 				var err error
@@ -65,6 +69,7 @@ func mutantsCommand(suite conformance.Suite) *cobra.Command {
 	}
 	cmd.Flags().StringVar(&format, "format", matrix.Table, "table (a list where the terminal is narrower), json or md")
 	cmd.Flags().StringVar(&out, "out", "", "output folder (default: out/mutants in the repository)")
+	cmd.Flags().IntVar(&o.procs, "procs", runcmd.DefaultProcs(), "processes that run the cases of one row side by side, 1 to 8")
 	cmd.Flags().BoolVar(&o.fresh, "fresh", false, "run every row, kept or not")
 	return cmd
 }
@@ -212,7 +217,7 @@ func (j *job) mutationEvidence(ctx context.Context, cohort evidence.Cohort) (mut
 		j.step("mutants: the whole matrix is kept for exactly these binaries: %d rows", len(m.Rows))
 	} else {
 		j.step("mutants: only the cells that must be caught; `make mutants` runs the whole matrix")
-		if m, err = j.matrix(ctx, in, matrixOptions{scope: matrix.Pairs}); err != nil {
+		if m, err = j.matrix(ctx, in, matrixOptions{scope: matrix.Pairs, procs: runcmd.DefaultProcs()}); err != nil {
 			return mutation{}, err
 		}
 		if err := j.problems(m); err != nil {

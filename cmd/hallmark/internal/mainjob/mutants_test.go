@@ -333,6 +333,7 @@ func TestMutantsMistakesAreToldAtOnce(t *testing.T) {
 		"unknown mutant": {whole, []string{"m06", "m00"}, exit.Failed, `unknown mutant "m00"`},
 		"the base":       {whole, []string{"none"}, exit.Failed, `unknown mutant "none"`},
 		"unknown format": {whole, []string{"--format", "html"}, exit.Failed, `--format is "html"`},
+		"no process":     {whole, []string{"--procs", "0"}, exit.Failed, "--procs is 0"},
 		"empty column":   {hole, nil, exit.Negative, "no mutant shows that " + hole.Cases[0].ID + " can fail"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -64,6 +64,7 @@ type Row struct {
 	Title      string   `json:"title"`
 	Layers     string   `json:"layers"`
 	Seed       int64    `json:"seed"`
+	Procs      int      `json:"procs"` // that the cases ran in
 	StartedAt  string   `json:"startedAt"`
 	DurationMs int64    `json:"durationMs"`
 	Kept       bool     `json:"kept"`    // measured by an earlier command, for exactly the same programs

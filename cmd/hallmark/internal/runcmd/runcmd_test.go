@@ -89,6 +89,13 @@ func TestDifferencesFindUnexpectedPassAndOtherReason(t *testing.T) {
 		{Cases: []string{"AA-07"}, Status: "not-applicable", Reason: "feature"},
 	}}
 	differ(t, file.Differences(report), "AA-02", "AA-03", "AA-06", "AA-09", "AA-04")
+	report.Features = []conformance.FeatureRecord{
+		{Feature: "exec", Claimed: true, Observed: conformance.Present}, {Feature: "files", Claimed: true, Observed: conformance.Absent},
+		{Feature: "quota", Observed: conformance.Absent}, {Feature: "protocol", Claimed: true, Observed: conformance.Unknown},
+	}
+	differ(t, file.Differences(report), "claim", "AA-02", "AA-03", "AA-06", "AA-09", "AA-04")
+	file.AbsentClaims = []string{"files"}
+	differ(t, file.Differences(report), "AA-02", "AA-03", "AA-06", "AA-09", "AA-04")
 	report.Verdict = evidence.Incomplete
 	differ(t, file.Differences(report), "the v", "AA-02", "AA-03", "AA-06", "AA-09", "AA-04")
 }

@@ -51,13 +51,12 @@ func checkTarget(ctx context.Context, w io.Writer, suite conformance.Suite, file
 	if !ok {
 		return targetError(fmt.Errorf("unknown driver %q", file.Driver))
 	}
-	tenant, err := tenantBinary(ctx, Params{Tenant: tenant})
-	if err != nil {
-		return failed("the program for the sandboxes is missing", err)
-	}
 	workloads, err := file.workloads(ctx)
 	if err != nil {
 		return err
+	}
+	if tenant, err = tenantBinary(ctx, Params{Tenant: tenant}); err != nil {
+		return failed("the program for the sandboxes is missing", err)
 	}
 	root, err := runsFolder()
 	if err != nil {

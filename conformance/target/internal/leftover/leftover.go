@@ -15,6 +15,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -172,7 +173,21 @@ func Sweep(ctx context.Context, parent string) error {
 	return errors.Join(append(errs, target.RemoveDeadRuns(parent))...)
 }
 
+// sweep believes a record of this process's user only: it says what to remove on an engine, as root.
 func (r Record) sweep(ctx context.Context, dir string) error {
+	for _, path := range []string{dir, filepath.Join(dir, File)} {
+		st, err := os.Lstat(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // another sweep was faster
+		}
+		if err != nil {
+			return err
+		}
+		sys, ok := st.Sys().(*syscall.Stat_t)
+		if !ok || int(sys.Uid) != os.Geteuid() || st.Mode()&(fs.ModeSymlink|0o022) != 0 {
+			return nil
+		}
+	}
 	var cli *docker.Client
 	if _, err := os.Stat(r.Engine); err == nil {
 		c, err := docker.NewClientWithOpts(docker.WithHost("unix://"+r.Engine), docker.WithAPIVersionNegotiation())
@@ -195,5 +210,8 @@ func (r Record) sweep(ctx context.Context, dir string) error {
 	if _, err := r.Remove(ctx, cli, dir); err != nil {
 		return err
 	}
-	return os.Remove(dir)
+	if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
 }

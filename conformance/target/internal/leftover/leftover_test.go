@@ -69,6 +69,15 @@ func TestSweepTakesTheDeadOnly(t *testing.T) {
 	gone := folder(t, parent, "gone", Record{Owner: dead, Engine: filepath.Join(parent, "no-socket"), Label: "x=y"})
 	waits := folder(t, parent, "waits", Record{Owner: dead, Engine: silent, Label: "x=y"})
 	living := folder(t, parent, "living", Record{Owner: self, Engine: filepath.Join(parent, "no-socket"), Label: "x=y"})
+	// Somebody else's word about what is to be removed is not taken.
+	strange := folder(t, parent, "strange", Record{Owner: dead, Engine: filepath.Join(parent, "no-socket"), Label: "x=y"})
+	if err := os.Chown(filepath.Join(strange, File), 65534, 65534); err != nil {
+		t.Fatal(err)
+	}
+	open := folder(t, parent, "open", Record{Owner: dead, Engine: filepath.Join(parent, "no-socket"), Label: "x=y"})
+	if err := os.Chmod(open, 0o777); err != nil {
+		t.Fatal(err)
+	}
 	foreign := filepath.Join(parent, "foreign")
 	if err := os.Mkdir(foreign, 0o700); err != nil {
 		t.Fatal(err)
@@ -76,7 +85,7 @@ func TestSweepTakesTheDeadOnly(t *testing.T) {
 	if err := Sweep(t.Context(), parent); err != nil {
 		t.Fatal(err)
 	}
-	for dir, want := range map[string]bool{gone: false, waits: true, living: true, foreign: true} {
+	for dir, want := range map[string]bool{gone: false, waits: true, living: true, foreign: true, strange: true, open: true} {
 		if _, err := os.Stat(dir); (err == nil) != want || err != nil && !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("%s: %v", filepath.Base(dir), err)
 		}

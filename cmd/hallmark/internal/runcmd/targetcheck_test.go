@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package runcmd
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/hallmark-sandbox/hallmark/cmd/hallmark/internal/exit"
+	"github.com/hallmark-sandbox/hallmark/conformance"
+	"github.com/hallmark-sandbox/hallmark/conformance/target"
+	"github.com/hallmark-sandbox/hallmark/conformance/target/targettest"
+	"github.com/hallmark-sandbox/hallmark/conformance/target/toy"
+	"github.com/hallmark-sandbox/hallmark/evidence"
+)
+
+// The command tells each promise, and its exit status says whether all are kept.
+func TestTargetCheck(t *testing.T) {
+	tenant := filepath.Join(t.TempDir(), "tenant")
+	build := exec.Command("go", "build", "-o", tenant, "github.com/hallmark-sandbox/hallmark/fixtures/tenant")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build attack program: %v\n%s", err, out)
+	}
+	suite := conformance.Suite{Drivers: map[string]conformance.Open{"toy": toy.Open,
+		"boaster": func(ctx context.Context, config json.RawMessage, dir string) (*target.Target, error) {
+			tg, err := toy.Open(ctx, config, dir)
+			if err == nil {
+				tg.Parts = append(tg.Parts, "observer.cgroup")
+			}
+			return tg, err
+		},
+		"absent": func(context.Context, json.RawMessage, string) (*target.Target, error) {
+			return nil, errors.New("nobody is there")
+		}}}
+	for _, tt := range []struct {
+		driver string
+		status int
+		says   []string
+	}{
+		{"toy", exit.OK, []string{"kept    argv", "absent  foothold", "kept    close", "parts:  observer.workspace-path runtime.concurrent"}},
+		{"boaster", exit.Negative, []string{"kept    argv", "BROKEN  observer", "no cgroup is named", "BROKEN  parts", "kept    close"}},
+		{"absent", exit.Failed, nil},
+		{"unknown", exit.Failed, nil},
+	} {
+		var out strings.Builder
+		err := checkTarget(t.Context(), &out, suite, TargetFile{Driver: tt.driver, Workloads: []string{evidence.Digest([]byte("no image"))}}, tenant)
+		status := exit.OK
+		var typed *exit.Error
+		if errors.As(err, &typed) {
+			status = typed.Status
+		} else if err != nil {
+			t.Errorf("%s: %v", tt.driver, err)
+		}
+		if status != tt.status {
+			t.Errorf("%s: exit status %d, want %d: %v\n%s", tt.driver, status, tt.status, err, out.String())
+		}
+		for _, line := range tt.says {
+			if !strings.Contains(out.String(), line) {
+				t.Errorf("%s: %q is not said:\n%s", tt.driver, line, out.String())
+			}
+		}
+		if n := strings.Count(out.String(), "\nkept ") + strings.Count(out.String(), "\nabsent ") + strings.Count(out.String(), "\nBROKEN "); tt.says != nil && n != len(targettest.Checks())-1 {
+			t.Errorf("%s: %d promises are told after the first, there are %d", tt.driver, n, len(targettest.Checks()))
+		}
+	}
+}
