@@ -30,6 +30,8 @@ const (
 	captureSandboxes = 16               // of one case
 )
 
+const captureTape = "capture-6-tape.jsonl"
+
 // cgroupFiles are those whose content says why a sandbox came to its end, of v1 and v2.
 var cgroupFiles = []string{
 	"cgroup.events", "memory.current", "memory.events", "memory.failcnt", "memory.limit_in_bytes", "memory.max", "memory.max_usage_in_bytes",
@@ -85,6 +87,7 @@ func (t *T) capture(tg *target.Target, since share) {
 			fmt.Fprintf(&tape, "%v\n", err)
 		}
 		for _, call := range calls {
+			call.Body = t.withoutCanaries(captureTape, call.Body) // before the encoding hides them
 			if line, err := json.Marshal(call); err == nil {
 				tape.Write(append(line, '\n'))
 			}
@@ -95,7 +98,7 @@ func (t *T) capture(tg *target.Target, since share) {
 		body []byte
 	}{
 		{"capture-1-inspect.jsonl", inspect.Bytes()}, {"capture-2-cgroups.txt", cgroups.Bytes()}, {"capture-3-processes.txt", processes.Bytes()},
-		{"capture-4-mounts.txt", mounts.Bytes()}, {"capture-5-runtime.log", log.Bytes()}, {"capture-6-tape.jsonl", tape.Bytes()},
+		{"capture-4-mounts.txt", mounts.Bytes()}, {"capture-5-runtime.log", log.Bytes()}, {captureTape, tape.Bytes()},
 	} {
 		if len(f.body) > 0 {
 			t.Artifact(f.name, t.withoutCanaries(f.name, f.body))
@@ -107,17 +110,19 @@ func (t *T) capture(tg *target.Target, since share) {
 // and observes where they were. Where a canary may not be, [T.findCanary] judges it.
 func (t *T) withoutCanaries(name string, body []byte) []byte {
 	t.mu.Lock()
-	planted := slices.Clone(t.canaries)
-	t.mu.Unlock()
-	var found []string
-	for _, c := range planted {
-		if bytes.Contains(body, []byte(c.token)) {
+	defer t.mu.Unlock()
+	found, _ := t.observed["canaries-in-"+name].([]string)
+	for _, c := range t.canaries {
+		if !bytes.Contains(body, []byte(c.token)) {
+			continue
+		}
+		body = bytes.ReplaceAll(body, []byte(c.token), []byte("[canary "+c.name+"]"))
+		if !slices.Contains(found, c.name) {
 			found = append(found, c.name)
-			body = bytes.ReplaceAll(body, []byte(c.token), []byte("[canary "+c.name+"]"))
 		}
 	}
 	if len(found) > 0 {
-		t.Observe("canaries-in-"+name, found)
+		t.observed["canaries-in-"+name] = found
 	}
 	return body
 }

@@ -5,6 +5,7 @@ package conformance
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -86,6 +87,9 @@ func TestCaptureBeforeTeardown(t *testing.T) {
 					return err
 				}
 				s.tape = append(s.tape, target.TapeCall{Method: "POST", Path: "/containers/create"})
+				if name == "fail" {
+					s.tape[0].Body = []byte(`{"Env":["` + token + `"]}`) // base64 in the file
+				}
 				return end.run(ctx, ct)
 			}}, "image")
 			if e.Status != end.want {
@@ -110,6 +114,12 @@ func TestCaptureBeforeTeardown(t *testing.T) {
 				last = a.Name
 				if bytes.Contains(body, []byte(token)) {
 					t.Errorf("%s holds the planted token", a.Name)
+				}
+				for line := range bytes.Lines(body) {
+					var call target.TapeCall
+					if name == "fail" && a.Name == captureTape && (json.Unmarshal(line, &call) != nil || !bytes.Contains(call.Body, []byte("[canary secret]"))) {
+						t.Errorf("the tape's body is %q", call.Body)
+					}
 				}
 			}
 			for file, texts := range map[string][]string{
