@@ -6,8 +6,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	"gopkg.in/yaml.v3"
 
 	"github.com/hallmark-sandbox/hallmark/conformance/cases"
 	target "github.com/hallmark-sandbox/hallmark/conformance/target/api"
@@ -34,12 +37,90 @@ func TestEvidenceDocumentListsEveryReason(t *testing.T) {
 	}
 }
 
-// The published results are of the catalogue that is compiled in.
-func TestEvidenceDocumentListsEveryCase(t *testing.T) {
-	document := read(t, "EVIDENCE.md")
+// expectation is what a file of ci/cohorts expects of a runtime. The command line reads the same
+// files strictly, and `hallmark alternatives` fails when a run gives anything else.
+type expectation struct {
+	Name         string
+	Verdict      string
+	AbsentClaims []string `yaml:"absentClaims"`
+	Expected     []struct {
+		Cases               []string
+		Status, Reason, Why string
+	}
+}
+
+// control is the cohort file that is no alternative: `make control` runs it.
+const control = "ci/cohorts/runc-control.yaml"
+
+func expectations(t *testing.T) map[string]expectation {
+	t.Helper()
+	files, err := filepath.Glob("ci/cohorts/*.yaml")
+	if err != nil || len(files) < 2 {
+		t.Fatalf("cohort files: %q, %v", files, err)
+	}
+	out := map[string]expectation{}
+	for _, f := range files {
+		var e expectation
+		if err := yaml.Unmarshal([]byte(read(t, f)), &e); err != nil {
+			t.Fatal(err)
+		}
+		if f != control {
+			out[e.Name] = e
+		}
+	}
+	return out
+}
+
+// The published results have a row for every case of the catalogue and a cell for every
+// alternative, and say what ci/cohorts expects, with the reasons.
+func TestEvidenceDocumentHasEveryCaseOfEveryAlternative(t *testing.T) {
+	document, want := read(t, "EVIDENCE.md"), expectations(t)
+	_, rest, found := strings.Cut(document, "\n| Case | Title | ")
+	header, _, _ := strings.Cut(rest, "\n")
+	columns := strings.Split(strings.TrimSuffix(header, " |"), " | ")
+	if !found || len(columns) != len(want) {
+		t.Fatalf("the table has the columns %q, ci/cohorts has %d files of alternatives", columns, len(want))
+	}
+	row := func(id, title string, cell func(expectation) string) {
+		t.Helper()
+		line := "| " + id + " | " + title + " |"
+		for _, name := range columns {
+			e, ok := want[name]
+			if !ok {
+				t.Fatalf("no file of ci/cohorts is named %q", name)
+			}
+			line += " " + cell(e) + " |"
+		}
+		if !strings.Contains(document, "\n"+line+"\n") {
+			t.Errorf("EVIDENCE.md lacks the row\n%s", line)
+		}
+	}
 	for _, c := range cases.All() {
-		if !strings.Contains(document, "| "+c.ID+" | "+c.Title+" |") {
-			t.Errorf("EVIDENCE.md has no results of %s %s", c.ID, c.Title)
+		row(c.ID, c.Title, func(e expectation) string {
+			for _, x := range e.Expected {
+				if slices.Contains(x.Cases, c.ID) {
+					return x.Status + " `" + x.Reason + "`"
+				}
+			}
+			return "pass"
+		})
+	}
+	row("", "claims that are not true", func(e expectation) string {
+		if len(e.AbsentClaims) == 0 {
+			return "none"
+		}
+		return strings.Join(e.AbsentClaims, ", ")
+	})
+	row("", "verdict", func(e expectation) string { return e.Verdict })
+	for name, e := range want {
+		if !strings.Contains(document, "\n| "+name+" | ") {
+			t.Errorf("EVIDENCE.md does not say what %s is", name)
+		}
+		for _, x := range e.Expected {
+			line := fmt.Sprintf("| %s | %s | %s `%s` | %s |", name, strings.Join(x.Cases, ", "), x.Status, x.Reason, x.Why)
+			if !strings.Contains(document, "\n"+line+"\n") {
+				t.Errorf("EVIDENCE.md does not explain\n%s", line)
+			}
 		}
 	}
 }

@@ -153,7 +153,10 @@ func (c *child) sameDocuments() error {
 		}
 		for n := 2; n <= c.peers.total; n++ {
 			other, err := os.ReadFile(filepath.Join(dir, documentName(n, name)))
-			if err != nil && !errors.Is(err, os.ErrNotExist) {
+			if errors.Is(err, os.ErrNotExist) {
+				continue // no case of that process has started anything
+			}
+			if err != nil {
 				return err
 			}
 			if !bytes.Equal(first, other) {

@@ -37,7 +37,7 @@ func (r Report) html(dir fs.FS) ([]byte, error) {
 	tmpl, err := template.New("report").Funcs(template.FuncMap{
 		"pieces": shownText,
 		"raw":    pieces,
-		"line":   func(s string) string { return oneLine(s, 120) },
+		"line":   func(s string) string { return oneLine(s, 200) },
 	}).Parse(pageTemplate)
 	if err != nil {
 		return nil, fmt.Errorf("parse page: %w", err)

@@ -126,6 +126,9 @@ func (p *pageMaker) judged(c ReportCase) []judgedView {
 	return out
 }
 
+// maxImageName bounds a name that heads a column, in bytes.
+const maxImageName = 32
+
 // imageName is short for people: the last part of the name without its tag when no other image
 // has the same, else the name, else the digest.
 func (p *pageMaker) imageName(digest string) string {
@@ -148,8 +151,11 @@ func (p *pageMaker) imageName(digest string) string {
 	switch {
 	case name == "":
 		return shortDigest(digest)
-	case same > 1 || short(name) == "":
-		return name
+	case same == 1 && short(name) != "":
+		name = short(name)
 	}
-	return short(name)
+	if cut := truncate(name, maxImageName); cut != name {
+		return cut + "..."
+	}
+	return name
 }

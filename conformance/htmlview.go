@@ -28,6 +28,7 @@ type page struct {
 	Tier, ProfileLine     string
 	Profiles              []string
 	StartedAt, FinishedAt string
+	Moment                string // StartedAt for a machine, or ""
 	Started, Took         string
 	Bundle, Unsigned      string
 	Contents              []contentView
@@ -69,7 +70,11 @@ type (
 		Tag mark
 		N   string
 	}
-	reasonView struct{ Case, Anchor, Code, Text string }
+	reasonView struct {
+		Code, Text string
+		Cases      []linkView // that it is about; none when it is about the run
+	}
+	linkView   struct{ ID, Anchor string }
 	familyView struct {
 		Prefix, Name, Time string
 		Counts             []mark
@@ -154,13 +159,16 @@ func (p *pageMaker) page() page {
 	p.slugs = slugs(p.Report.Cases)
 	v := page{
 		Tag: verdictMark(p.Verdict), Meaning: p.meaning(), Tier: string(p.Tier), Profiles: p.Profiles, ProfileLine: strings.Join(p.Profiles, ", "),
-		StartedAt: p.StartedAt, FinishedAt: p.FinishedAt, Started: strings.NewReplacer("T", " ", "Z", " UTC").Replace(p.StartedAt),
+		StartedAt: p.StartedAt, FinishedAt: p.FinishedAt, Started: p.StartedAt,
 		Took: duration(p.wallMs()), Bundle: p.Bundle, Unsigned: p.Unsigned, Limitations: p.Limitations,
 		Cohort: p.Report.Cohort, RunID: p.RunID, Seed: strconv.FormatInt(p.Seed, 10), Procs: p.Procs, Suite: p.Suite,
-		Command: shellLines(p.Report.Command), Schema: p.Schema, Subject: "never opened", WhyTitle: "Why",
+		Command: shellLines(p.Report.Command), Schema: p.Schema, Subject: "not opened and armed", WhyTitle: "Why",
 	}
 	if p.Verdict == evidence.Incomplete {
 		v.WhyTitle = "Why it is incomplete"
+	}
+	if at, ok := evidence.Timestamp(p.StartedAt).Time(); ok {
+		v.Moment, v.Started = p.StartedAt, at.Format("2006-01-02 15:04:05 UTC")
 	}
 	v.Bar, v.Counts = bar(p.Report.Counts)
 	for _, c := range p.Report.Cases {
@@ -246,24 +254,31 @@ func (p *pageMaker) meaning() string {
 		if failed := p.Failures(); len(failed) > 0 {
 			return fmt.Sprintf("%s failed: something that must hold was seen not to hold.", named(failed))
 		}
-		return "Something that must hold was seen not to hold: " + first(p.Reasons) + "."
+		return "Something that must hold was seen not to hold: " + p.first() + "."
+	}
+	if p.Interrupted {
+		return "The run was interrupted. It shows nothing about the whole, and nothing was signed." + p.allTheSame()
 	}
 	more := ""
 	if n := len(p.Reasons) - 1; n > 0 {
 		more = fmt.Sprintf(", and %s", plural(n, "more reason"))
 	}
-	failed := ""
-	if ids := p.Failures(); len(ids) > 0 {
-		failed = fmt.Sprintf(" What was seen all the same: %s failed.", named(ids))
-	}
-	return fmt.Sprintf("This run shows nothing about the whole: %s%s.%s", first(p.Reasons), more, failed)
+	return fmt.Sprintf("This run shows nothing about the whole: %s%s.%s", p.first(), more, p.allTheSame())
 }
 
-func first(reasons []string) string {
-	if len(reasons) == 0 {
-		return "no reason is recorded"
+// allTheSame is what an incomplete run showed of single cases, or "".
+func (p *pageMaker) allTheSame() string {
+	if ids := p.Failures(); len(ids) > 0 {
+		return fmt.Sprintf(" What was seen all the same: %s failed.", named(ids))
 	}
-	return truncate(reasons[0], 300)
+	return ""
+}
+
+func (p *pageMaker) first() string {
+	if why := p.Why(); why != "" {
+		return truncate(why, 300)
+	}
+	return "no reason is recorded"
 }
 
 func required(profiles []string) string {
@@ -294,14 +309,21 @@ func (p *pageMaker) reasons() (out []reasonView, more int) {
 		out = append(out, reasonView{Text: text})
 	}
 	for _, f := range p.Findings {
-		r := reasonView{Case: f.Case, Code: string(f.Code), Text: f.Text}
+		var about []linkView
 		if c, ok := p.Case(f.Case); ok {
 			if p.told(c) {
 				continue // its own section says more
 			}
-			r.Anchor = p.anchor(c)
+			about = []linkView{{c.ID, p.anchor(c)}}
+		} else if f.Case != "" {
+			about = []linkView{{f.Case, ""}}
 		}
-		out = append(out, r)
+		i := slices.IndexFunc(out, func(r reasonView) bool { return r.Code == string(f.Code) && r.Text == f.Text })
+		if i < 0 || len(about) == 0 {
+			out = append(out, reasonView{string(f.Code), f.Text, about})
+			continue
+		}
+		out[i].Cases = append(out[i].Cases, about...)
 	}
 	if len(out) > maxReasons {
 		out, more = out[:maxReasons], len(out)-maxReasons

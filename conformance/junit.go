@@ -69,7 +69,7 @@ const (
 // since a reader of JUnit takes skipped for harmless.
 func (r Report) junit() ([]byte, error) {
 	suite := junitSuite{
-		Name: "hallmark " + string(r.Tier), Tests: len(r.Cases), Hostname: "localhost", Time: seconds(r.wallMs()),
+		Name: xmlText("hallmark "+string(r.Tier), maxJUnitMessage), Tests: len(r.Cases), Hostname: "localhost", Time: seconds(r.wallMs()),
 		Properties: []junitProperty{
 			{"runId", xmlText(r.RunID, maxJUnitMessage)}, {"cohort", xmlText(r.Cohort, maxJUnitMessage)}, {"seed", strconv.FormatInt(r.Seed, 10)},
 			{"tier", xmlText(string(r.Tier), maxJUnitMessage)}, {"profiles", xmlText(strings.Join(r.Profiles, ","), maxJUnitMessage)},

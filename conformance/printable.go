@@ -18,7 +18,7 @@ type piece struct {
 
 // maxMarks bounds how often plain text and marks alternate; a hostile text beyond it is shown
 // all the same, but its marks are no longer told apart from the text.
-const maxMarks = 2048
+const maxMarks = 256
 
 // maxCombining is how many combining marks may follow each other: more of them climb out of
 // their line and over others. Written languages need at most three.

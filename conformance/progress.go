@@ -175,11 +175,12 @@ func (p *progress) clear() {
 	if !p.live || p.drawn == 0 {
 		return
 	}
-	up := ""
-	if width := p.width(); width > 0 && p.drawn > width {
-		up = fmt.Sprintf("\x1b[%dA", (p.drawn-1)/width)
+	// Row by row: some terminals keep in their history what an erased screen held.
+	rows := 1
+	if width := p.width(); width > 0 {
+		rows = (p.drawn-1)/width + 1
 	}
-	io.WriteString(p.w, "\r"+up+"\x1b[J")
+	io.WriteString(p.w, "\r\x1b[K"+strings.Repeat("\x1b[A\x1b[K", rows-1))
 	p.drawn = 0
 }
 

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/hallmark-sandbox/hallmark/evidence"
 )
@@ -171,6 +172,22 @@ func (r Report) Failures() []string {
 		}
 	}
 	return out
+}
+
+// Why is the reason that decides: what makes a run non-conformant in which no case failed is a
+// claim that is not true, whatever else is missing. Otherwise it is the first; "" for none.
+func (r Report) Why() string {
+	if r.Verdict == evidence.NonConformant {
+		for _, reason := range r.Reasons {
+			if strings.HasPrefix(strings.TrimSpace(reason), string(evidence.ReasonClaimAbsent)) {
+				return strings.TrimSpace(reason)
+			}
+		}
+	}
+	if len(r.Reasons) == 0 {
+		return ""
+	}
+	return r.Reasons[0]
 }
 
 // Case returns the row of id.

@@ -32,10 +32,8 @@ func (p *progress) summary(r Report) {
 	b.WriteString("\n")
 	table := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	ran := func(c ReportCase) bool { return c.Reason != "not-selected" }
-	for _, f := range r.Families {
-		if !slices.ContainsFunc(r.Cases, func(c ReportCase) bool { return family(c.ID) == f.Prefix && ran(c) }) {
-			continue
-		}
+	// Cases of other tiers, or that the run was narrowed away from, are no news here.
+	for _, f := range families(slices.DeleteFunc(slices.Clone(r.Cases), func(c ReportCase) bool { return !ran(c) }), nil) {
 		var words []string
 		for _, s := range inOrder(f.Counts) {
 			if s.n > 0 {
@@ -46,8 +44,12 @@ func (p *progress) summary(r Report) {
 	}
 	table.Flush()
 	told := 0
+	var never []string
 	for _, c := range r.Cases {
-		if c.Status == Pass || c.Status == NotApplicable || !ran(c) {
+		if c.Reason == "run-ended" {
+			never = append(never, c.ID)
+		}
+		if c.Status == Pass || c.Status == NotApplicable || !ran(c) || c.Reason == "run-ended" {
 			continue
 		}
 		if told++; told > maxRepeated {
@@ -64,6 +66,9 @@ func (p *progress) summary(r Report) {
 	}
 	if told > maxRepeated {
 		fmt.Fprintf(&b, "\nand %d more, see %s\n", told-maxRepeated, htmlFile)
+	}
+	if len(never) > 0 {
+		fmt.Fprintf(&b, "\nthe run ended before %s\n", strings.TrimSpace(wrap(strings.Join(never, ", "), width-21, "    ")))
 	}
 	b.WriteString("\n")
 	io.WriteString(p.w, b.String())

@@ -19,7 +19,7 @@ import (
 
 // IM05 looks at what really runs below a sandbox.
 var IM05 = conformance.Case{
-	ID: "IM-05", Revision: 1, Title: "Silent runtime downgrade",
+	ID: "IM-05", Revision: 2, Title: "Silent runtime downgrade",
 	Requirement: "Every create names the runtime, the engine uses that one, and the process on the host is the pinned sandbox binary, by digest.",
 	Threat:      "The engine's default runtime takes over and the sandbox is an ordinary container.",
 	Attack:      "Two sandboxes are made on an engine whose default runtime is another one.",
@@ -27,7 +27,7 @@ var IM05 = conformance.Case{
 	Oracle:      "HostConfig.Runtime in the recorded requests, compared with the engine's answer for each container and with the runtime that the engine has registered for the pinned binary; sha256 of /proc/<State.Pid>/exe on the host.",
 	Precedent:   "TakoVM#57; mirendev#973",
 	Tier:        conformance.Full, Control: true, PerImage: true, Timeout: 45 * time.Second,
-	Features: []conformance.Feature{conformance.FeatureExec},
+	Features: []conformance.Feature{conformance.FeatureExec, conformance.FeatureAdmission}, // who pins no sandbox binary cannot lose it
 	Needs:    []conformance.Part{conformance.PartEngine, conformance.PartTape},
 	Oracles:  []conformance.Oracle{conformance.OracleTape, conformance.OracleEngine, conformance.OracleProcess},
 	Kills:    []conformance.Kill{{Mutant: "m22", Reason: "runtime-implicit"}, {Mutant: "runc", Reason: "sandbox-binary-differs"}},

@@ -266,9 +266,14 @@ func (d *driver) close() error {
 	return errors.Join(append(errs, d.engine.Close())...)
 }
 
-// documents are the configuration and what every container is made from.
+// documents are the configuration and what every container is made from, without what is random
+// about it: the targets of a run's processes have the same.
 func (d *driver) documents() (map[string][]byte, error) {
 	config, host := d.profile(target.Spec{Image: "<image>"}.WithDefaults(), "<sandbox>", "<workspace>")
+	config.Labels[labelRun] = "<run>"
+	if host.CgroupParent != "" {
+		host.CgroupParent = "<cgroup-parent>"
+	}
 	profile, err := json.MarshalIndent(map[string]any{"config": config, "hostConfig": host, "engine": d.version}, "", "  ")
 	if err != nil {
 		return nil, fmt.Errorf("encode launch profile: %w", err)

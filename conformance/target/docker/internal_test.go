@@ -69,3 +69,21 @@ func TestErrorsGetTheirCodes(t *testing.T) {
 		t.Error("success became an error")
 	}
 }
+
+// The targets of a run's processes differ in what is random, and keep the same documents all the same.
+func TestDocumentsAreThoseOfEveryProcess(t *testing.T) {
+	document := func(id, parent string) string {
+		d := &driver{cfg: Config{Socket: "/s", Runtime: "runc", User: "65532:65532", Hold: Hold{Binary: "/hold", Argv: []string{"hold", secondsArg}}}, id: id, parent: parent}
+		docs, err := d.documents()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(docs["launch-profile.json"]) + string(docs["worker-config.json"])
+	}
+	if one, other := document("a", "/lab/a"), document("b", "/lab/b"); one != other {
+		t.Errorf("%s\nand\n%s", one, other)
+	}
+	if one, other := document("a", ""), document("a", "/lab/a"); one == other {
+		t.Error("with and without a cgroup parent the documents are the same")
+	}
+}

@@ -68,6 +68,7 @@ func results() ([]conformance.Case, []alternativeResult) {
 	pass := conformance.ReportCase{Status: conformance.Pass}
 	as := alternativeResult{alternative: alternative{name: "as-expected"}, file: file, report: report(pass, conformance.ReportCase{Status: conformance.Fail, Reason: "known"})}
 	surprise := alternativeResult{alternative: alternative{name: "surprise"}, file: file, report: report(conformance.ReportCase{Status: conformance.Errored, Reason: "new"}, pass)}
+	surprise.report.Features = []conformance.FeatureRecord{{Feature: "exec", Claimed: true, Observed: conformance.Absent}}
 	surprise.differences = file.Differences(*surprise.report)
 	return list, []alternativeResult{as, surprise, {alternative: alternative{name: "absent"}, file: file, missing: "no package"}}
 }
@@ -75,9 +76,9 @@ func results() ([]conformance.Case, []alternativeResult) {
 func TestTablesSayEveryCellAndEveryDifference(t *testing.T) {
 	list, got := results()
 	for format, want := range map[string][]string{
-		"table": {"CASE     AS-EXPECTED     SURPRISE        ABSENT", "AA-01    pass            error new       not measured", "AA-02    fail known      pass            not measured", "verdict  non-conformant  non-conformant  not measured"},
+		"table": {"CASE     AS-EXPECTED     SURPRISE        ABSENT", "AA-01    pass            error new       not measured", "AA-02    fail known      pass            not measured", "untrue   none            exec            not measured", "verdict  non-conformant  non-conformant  not measured"},
 		"md": {"| Case | Title | as-expected | surprise | absent |", "| AA-01 | One | pass | error `new` | not measured |", `| AA-02 | Two \| more | fail ` + "`known` | pass | not measured |",
-			"| | verdict | non-conformant | non-conformant | not measured |", "| as-expected | AA-02 | fail `known` | It is known. |", "| surprise | AA-01 | error `new` | Not expected, and not explained. |", "| absent | all | not measured `not-here` | no package |"},
+			"|  | claims that are not true | none | exec | not measured |", "|  | verdict | non-conformant | non-conformant | not measured |", "| as-expected | AA-02 | fail `known` | It is known. |", "| surprise | AA-01 | error `new` | Not expected, and not explained. |", "| absent | all | not measured `not-here` | no package |"},
 	} {
 		text := tables()[format](list, got)
 		for _, line := range want {

@@ -68,7 +68,7 @@ func (j *job) evidenceRun(ctx context.Context, file runcmd.CohortFile, cohort ev
 		Catalogue: j.suite.Catalogue(), Mutation: evidence.MutationRecorded, Lifetime: throwAwayLifetime, Now: time.Now(),
 	}
 	params := runcmd.Params{
-		Suite: j.suite, File: file, Lab: j.lab, Cohort: &cohort, Workloads: j.workloads, Tier: tier, Out: j.out,
+		Suite: j.suite, File: file, Lab: j.lab, Cohort: &cohort, Workloads: j.workloads, Tier: tier, Procs: runcmd.DefaultProcs(), Out: j.out,
 		KeyFile:  filepath.Join(j.out, gate.EvidenceKeyFile),
 		Issuer:   evidence.Issuer{ID: issuerID, Role: evidence.RoleCI, Runtime: "hallmark-reference"},
 		Progress: j.steps, Live: j.live,

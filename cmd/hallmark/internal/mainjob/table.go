@@ -31,6 +31,17 @@ func (r alternativeResult) cell(id string) (status, reason string) {
 	return string(c.Status), c.Reason
 }
 
+// claims names the claims that are not true.
+func (r alternativeResult) claims() string {
+	if r.report == nil {
+		return notMeasured
+	}
+	if absent := runcmd.AbsentClaims(*r.report); len(absent) > 0 {
+		return strings.Join(absent, ", ")
+	}
+	return "none"
+}
+
 func (r alternativeResult) verdict() string {
 	if r.report == nil {
 		return notMeasured
@@ -51,6 +62,10 @@ func plainTable(cases []conformance.Case, results []alternativeResult) string {
 			status, reason := r.cell(c.ID)
 			fmt.Fprint(t, "\t", strings.TrimSpace(status+" "+reason))
 		}
+	}
+	fmt.Fprint(t, "\nuntrue")
+	for _, r := range results {
+		fmt.Fprint(t, "\t", r.claims())
 	}
 	fmt.Fprint(t, "\nverdict")
 	for _, r := range results {
@@ -79,7 +94,11 @@ func markdownTable(cases []conformance.Case, results []alternativeResult) string
 		}
 		b.WriteString("\n")
 	}
-	b.WriteString("| | verdict |")
+	b.WriteString("|  | claims that are not true |")
+	for _, r := range results {
+		b.WriteString(" " + r.claims() + " |")
+	}
+	b.WriteString("\n|  | verdict |")
 	for _, r := range results {
 		b.WriteString(" " + r.verdict() + " |")
 	}

@@ -26,7 +26,9 @@ type CohortFile struct {
 	Profiles     []string     `yaml:"profiles"`
 	Requirements Requirements `yaml:"requirements"`
 	Verdict      string       `yaml:"verdict"` // conformant, non-conformant or incomplete; "" expects none
-	Expected     []Expected   `yaml:"expected"`
+	// AbsentClaims are features that the target claims and that are expected not to be there, sorted.
+	AbsentClaims []string   `yaml:"absentClaims"`
+	Expected     []Expected `yaml:"expected"`
 }
 
 // Requirements must agree with what is measured; "" and nil require nothing.

@@ -12,6 +12,9 @@ import (
 	"github.com/hallmark-sandbox/hallmark/evidence"
 )
 
+// maxDifferences bounds how many differences from the cohort file the last lines list.
+const maxDifferences = 12
+
 // Conclude prints the last lines of a run and returns its exit status as an error.
 func Conclude(w io.Writer, out string, res Result) error {
 	r := res.Report
@@ -19,7 +22,14 @@ func Conclude(w io.Writer, out string, res Result) error {
 	if seen := unclaimed(r.Features); seen != "" {
 		lines = append(lines, [2]string{"unclaimed", seen})
 	}
-	for _, d := range res.Differences {
+	for i, d := range res.Differences {
+		if res.Interrupted { // all that did not run differs
+			break
+		}
+		if i == maxDifferences {
+			lines = append(lines, [2]string{"differs", fmt.Sprintf("and %d more, see the reports", len(res.Differences)-i)})
+			break
+		}
 		lines = append(lines, [2]string{"differs", d})
 	}
 	if res.Bundle != "" {
@@ -60,12 +70,11 @@ func status(out string, res Result) error {
 	return &exit.Error{Status: exit.Incomplete, Sentence: "the run is incomplete: " + reason(r), Remedy: remedy}
 }
 
-// reason is the first of the report's reasons.
 func reason(r conformance.Report) string {
-	if len(r.Reasons) == 0 {
-		return "a case is missing or proves nothing"
+	if why := r.Why(); why != "" {
+		return conformance.Line(why)
 	}
-	return conformance.Line(r.Reasons[0])
+	return "a case is missing or proves nothing"
 }
 
 // counts says what occurred; passes always.

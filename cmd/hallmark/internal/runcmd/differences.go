@@ -13,13 +13,16 @@ import (
 const notSelected = "not-selected"
 
 // Differences compares a run with what the file expects: the verdict when the file names one,
-// the listed cases with their statuses and reasons, and a pass of every other case. An
-// unexpected pass is a difference too; a case that was not selected is none.
+// the claims that are not true, the listed cases with their statuses and reasons, and a pass of
+// every other case. An unexpected pass is a difference too; a case that was not selected is none.
 func (f CohortFile) Differences(report conformance.Report) []string {
 	var out []string
 	narrowed := slices.ContainsFunc(report.Cases, func(c conformance.ReportCase) bool { return c.Reason == notSelected })
 	if f.Verdict != "" && f.Verdict != string(report.Verdict) && !narrowed {
 		out = append(out, fmt.Sprintf("the verdict is expected to be %s and is %s", f.Verdict, report.Verdict))
+	}
+	if absent := AbsentClaims(report); !slices.Equal(absent, f.AbsentClaims) {
+		out = append(out, fmt.Sprintf("claimed and absent are expected to be %q and are %q", f.AbsentClaims, absent))
 	}
 	listed := map[string]bool{}
 	for _, e := range f.Expected {
@@ -41,6 +44,19 @@ func (f CohortFile) Differences(report conformance.Report) []string {
 			out = append(out, fmt.Sprintf("%s is expected to pass and came to %s", c.ID, came(c)))
 		}
 	}
+	return out
+}
+
+// AbsentClaims are the features that the target claims and that the suite saw not to be there,
+// sorted; nil when there is none.
+func AbsentClaims(report conformance.Report) []string {
+	var out []string
+	for _, f := range report.Features {
+		if f.Claimed && f.Observed == conformance.Absent {
+			out = append(out, string(f.Feature))
+		}
+	}
+	slices.Sort(out)
 	return out
 }
 

@@ -7,7 +7,9 @@ package runcmd
 
 import (
 	"errors"
+	"fmt"
 	"os"
+	"runtime"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -69,7 +71,7 @@ func runCommand(suite conformance.Suite) *cobra.Command {
 	f.StringArrayVar(&p.WorkloadNames, "workload", nil, "image to qualify: busybox, static, or an image tarball (repeatable; default busybox and static)")
 	f.StringVar(&tier, "tier", string(conformance.Full), "smoke, full (with smoke) or serial (with both)")
 	f.StringSliceVar(&p.CaseIDs, "case", nil, "run these cases only; the run is then incomplete")
-	f.IntVar(&p.Procs, "procs", DefaultProcs(), "processes that run cases side by side, 1 to 8")
+	f.IntVar(&p.Procs, "procs", DefaultProcs(), fmt.Sprintf("processes that run cases side by side, 1 to %d", conformance.MaxProcs))
 	f.StringVar(&p.KeyFile, "key", "", "private key that signs the bundle")
 	f.StringVar(&issuer, "issuer", "hallmark-run", "identity that the key speaks for, as the trust policy names it")
 	f.StringVar(&p.MutationPath, "mutation", "", "signed matrix that `hallmark mutants` wrote for this very program on this cohort; goes into the bundle")
@@ -79,8 +81,8 @@ func runCommand(suite conformance.Suite) *cobra.Command {
 	return cmd
 }
 
-// DefaultProcs is what two cores bear.
-func DefaultProcs() int { return 1 }
+// DefaultProcs is how many processes run cases side by side unless somebody says otherwise.
+func DefaultProcs() int { return min(2, runtime.NumCPU()) }
 
 // Terminal reports whether f is a terminal that may be drawn on: CI wants plain lines.
 func Terminal(f *os.File) bool {

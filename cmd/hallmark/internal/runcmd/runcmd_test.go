@@ -89,6 +89,13 @@ func TestDifferencesFindUnexpectedPassAndOtherReason(t *testing.T) {
 		{Cases: []string{"AA-07"}, Status: "not-applicable", Reason: "feature"},
 	}}
 	differ(t, file.Differences(report), "AA-02", "AA-03", "AA-06", "AA-09", "AA-04")
+	report.Features = []conformance.FeatureRecord{
+		{Feature: "exec", Claimed: true, Observed: conformance.Present}, {Feature: "files", Claimed: true, Observed: conformance.Absent},
+		{Feature: "quota", Observed: conformance.Absent}, {Feature: "protocol", Claimed: true, Observed: conformance.Unknown},
+	}
+	differ(t, file.Differences(report), "claim", "AA-02", "AA-03", "AA-06", "AA-09", "AA-04")
+	file.AbsentClaims = []string{"files"}
+	differ(t, file.Differences(report), "AA-02", "AA-03", "AA-06", "AA-09", "AA-04")
 	report.Verdict = evidence.Incomplete
 	differ(t, file.Differences(report), "the v", "AA-02", "AA-03", "AA-06", "AA-09", "AA-04")
 }
@@ -127,6 +134,51 @@ func TestExitStatusFollowsTheVerdict(t *testing.T) {
 		if status != want || !strings.Contains(out.String(), string(verdict)) || !strings.Contains(out.String(), "sha256:c") {
 			t.Errorf("%s: status %d, want %d; printed %q", verdict, status, want, out.String())
 		}
+	}
+}
+
+func TestLastLines(t *testing.T) {
+	report := conformance.Report{
+		Verdict: evidence.NonConformant, Cohort: "sha256:c", Counts: evidence.Counts{Total: 20, Pass: 17, Fail: 1, NotRun: 2},
+		Features: []conformance.FeatureRecord{{Feature: "quota", Claimed: true, Observed: conformance.Present}, {Feature: "credentials", Observed: conformance.Present}, {Feature: "supervisor", Observed: conformance.Absent}},
+		Cases:    []conformance.ReportCase{{ID: "FS-02", Status: conformance.Fail}},
+	}
+	differences := []string{"FS-02 is expected to pass \x1b[2J"}
+	for range maxDifferences + 2 {
+		differences = append(differences, "another")
+	}
+	for name, tt := range map[string]struct {
+		res   Result
+		lines string
+		err   string
+	}{
+		"non-conformant": {
+			Result{Outcome: conformance.Outcome{Report: report, Unsigned: "no evidence was asked for"}, Differences: differences},
+			"verdict    non-conformant (17 of 20 pass, 1 fail, 2 not run)\ncohort     sha256:c\nunclaimed  credentials\ndiffers    FS-02 is expected to pass \\x1b[2J\n" +
+				strings.Repeat("differs    another\n", maxDifferences-1) + "differs    and 3 more, see the reports\nunsigned   no evidence was asked for\nreports    out/run/report.html, report.json, junit.xml\n",
+			"non-conformant: FS-02 failed",
+		},
+		"claim not kept": {
+			Result{Outcome: conformance.Outcome{Report: conformance.Report{Verdict: evidence.NonConformant, Reasons: []string{"claim-absent: quota"}}, Bundle: "out/run/bundle"}},
+			"verdict    non-conformant (0 of 0 pass)\ncohort     not measured\nbundle     out/run/bundle\nreports    out/run/report.html, report.json, junit.xml\n",
+			"non-conformant: claim-absent: quota",
+		},
+		"interrupted": {
+			Result{Outcome: conformance.Outcome{Interrupted: true, Unsigned: "the run was interrupted", Report: conformance.Report{Verdict: evidence.Incomplete}}, Differences: differences},
+			"verdict    incomplete (0 of 0 pass)\ncohort     not measured\nunsigned   the run was interrupted\nreports    out/run/report.html, report.json, junit.xml\n",
+			"the run was interrupted; nothing was signed",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var out bytes.Buffer
+			err := Conclude(&out, "out/run", tt.res)
+			if out.String() != tt.lines {
+				t.Errorf("printed\n%s\nwant\n%s", out.String(), tt.lines)
+			}
+			if err == nil || err.Error() != tt.err {
+				t.Errorf("ends with %v, want %s", err, tt.err)
+			}
+		})
 	}
 }
 

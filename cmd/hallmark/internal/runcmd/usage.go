@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/hallmark-sandbox/hallmark/cmd/hallmark/internal/exit"
+	"github.com/hallmark-sandbox/hallmark/conformance"
 	"github.com/hallmark-sandbox/hallmark/conformance/target/api"
 	"github.com/hallmark-sandbox/hallmark/evidence"
 	"github.com/hallmark-sandbox/hallmark/evidence/signing"
@@ -35,8 +36,8 @@ func (p *Params) read(cohortFile string) error {
 		return usage(nil, "name a cohort, for example --cohort ci/cohorts/runsc.yaml, or a target with --target FILE", "a run needs something to attack")
 	case p.Out == "":
 		return usage(nil, "name a folder, for example --out out/run", "a run needs an output folder")
-	case p.Procs < 1 || p.Procs > 8:
-		return usage(nil, "use 1 to 8", "--procs is %d", p.Procs)
+	case p.Procs < 1 || p.Procs > conformance.MaxProcs:
+		return usage(nil, fmt.Sprintf("use 1 to %d", conformance.MaxProcs), "--procs is %d", p.Procs)
 	case p.Seed < 0 || p.Seed > maxSeed:
 		return usage(nil, fmt.Sprintf("use 1 to %d, or 0 to have one drawn", int64(maxSeed)), "--seed is %d", p.Seed)
 	}
@@ -162,7 +163,10 @@ func (p *Params) readMutation() error {
 // runError says what a run that could not be done needs.
 func runError(out string, err error) error {
 	remedy := "read " + filepath.Join(out, "raw", "child.log") + "; `hallmark doctor` says what this machine lacks"
-	if errors.Is(err, os.ErrPermission) {
+	switch {
+	case errors.Is(err, conformance.ErrOutInUse):
+		return usage(nil, "wait until it has ended, or name another folder with --out", "%v", conformance.ErrOutInUse)
+	case errors.Is(err, os.ErrPermission):
 		remedy = "run this as root, or name another folder with --out"
 	}
 	return usage(err, remedy, "the suite cannot run")

@@ -6,7 +6,10 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/hallmark-sandbox/hallmark/cmd/hallmark/internal/exit"
 	"github.com/hallmark-sandbox/hallmark/conformance"
@@ -85,5 +88,31 @@ func TestStateOfARunIsInAFolderOfOnesOwn(t *testing.T) {
 		if _, err := runsFolder(); err == nil {
 			t.Errorf("%s: used", tt.name)
 		}
+	}
+}
+
+// Of two runs into one folder the second is told what to do, and writes nothing.
+func TestOutputFolderInUse(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	out := t.TempDir()
+	f, err := os.Open(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		t.Fatal(err)
+	}
+	_, err = Run(t.Context(), Params{
+		Suite:  conformance.Suite{Cases: cases.All(), Arming: cases.Arming()},
+		Target: &TargetFile{Driver: driverExec, Workloads: []string{"sha256:" + strings.Repeat("0", 64)}, Config: []byte(`{"command":["/bin/true"]}`)},
+		Tier:   conformance.Smoke, Tenant: "/proc/self/exe", Out: out,
+	})
+	var told *exit.Error
+	if !errors.As(err, &told) || told.Status != exit.Failed || !strings.Contains(told.Sentence, "another run works on the output folder") || !strings.Contains(told.Remedy, "another folder with --out") {
+		t.Errorf("%v", err)
+	}
+	if left, err := os.ReadDir(out); err != nil || len(left) > 0 {
+		t.Errorf("it wrote %v, %v", left, err)
 	}
 }
