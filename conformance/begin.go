@@ -23,6 +23,7 @@ type processSetup struct {
 	Target   TargetRecord    `json:"target"`
 	Oracles  []OracleRecord  `json:"oracles"`
 	Features []FeatureRecord `json:"features"` // by process 1
+	Scope    scope           `json:"scope"`
 }
 
 // begin opens this process's target, arms its oracles, and returns when the arming record of the
@@ -79,6 +80,7 @@ func (c *child) prepare(ctx context.Context, open Open, cases []Case) (processSe
 			return s, fmt.Errorf("cgroup parent: %w", err)
 		}
 	}
+	s.Scope = b.scope
 	if err := b.publishScope(); err != nil {
 		return s, err
 	}
@@ -192,7 +194,8 @@ func (c *child) adopt(all processSetup) {
 
 // together makes one setup of those of all processes, the first one's first. An oracle is armed
 // when it is in every process that has tried it, and then a witness counts as often as it did where
-// it counted least. Targets that differ in more than their names are no one target.
+// it counted least. Targets that differ in more than their names are no one target, and those that
+// share a cgroup parent cannot be told apart.
 func together(setups []processSetup) (processSetup, error) {
 	all := setups[0]
 	all.Oracles = slices.Clone(all.Oracles)
@@ -201,6 +204,12 @@ func together(setups []processSetup) (processSetup, error) {
 		t.WorkerID = all.Target.WorkerID
 		if !reflect.DeepEqual(t, all.Target) {
 			return all, fmt.Errorf("process %d of the suite has opened another target: %+v, the first one has %+v", i+2, t, all.Target)
+		}
+		for n, other := range setups[:i+1] {
+			if s.Scope.holds(other.Scope.CgroupParent) || other.Scope.holds(s.Scope.CgroupParent) {
+				return all, fmt.Errorf("processes %d and %d of the suite share the cgroup parent %s: what one leaves would be laid to the other; run this target in one process",
+					n+1, i+2, s.Scope.CgroupParent)
+			}
 		}
 		for _, r := range s.Oracles {
 			at := slices.IndexFunc(all.Oracles, func(o OracleRecord) bool { return o.Oracle == r.Oracle })

@@ -9,7 +9,15 @@
 // from the rows.
 //
 // [Run] executes a child of the running binary, since Ginkgo's RunSpecs works once per process
-// and can end it; a program that calls Run calls [ChildMain] first thing in main.
+// and can end it; a program that calls Run calls [ChildMain] first thing in main. With several
+// processes the child is a launcher: Ginkgo's run command, which starts them, hands them the cases
+// one by one and merges their reports. Each process opens a target of its own and arms its oracles;
+// the records are shared under a lock and sealed once, by the first process. Cases that are
+// [Case.Exclusive] run in that one when the others have closed their targets.
+//
+// A pipe ties each of them to whoever has started it: its end is the order to stop. Whatever ends
+// early, the others clean up, nothing is sealed, and what nobody could clean up is found by the next
+// run: by locks that only the living hold, in the work folder and in that for temporary files.
 //
 // Read next: one case below cases/, then package evidence.
 package conformance

@@ -141,6 +141,13 @@ func TestArmedIsWhatIsArmedEverywhere(t *testing.T) {
 	if err != nil || !reflect.DeepEqual(all.Oracles, want) || all.Target.WorkerID != "a" {
 		t.Errorf("%+v, %v", all, err)
 	}
+	for _, parents := range [][2]string{{"/lab", "/lab"}, {"/lab", "/lab/b"}, {"/lab/a", "/lab"}} {
+		one, two := first, second
+		one.Scope.CgroupParent, two.Scope.CgroupParent = parents[0], parents[1]
+		if _, err := together([]processSetup{one, two}); err == nil {
+			t.Errorf("processes with the cgroup parents %v are taken for two", parents)
+		}
+	}
 	second.Target.Claims = []string{"exec", "quota"}
 	if _, err := together([]processSetup{first, second}); err == nil {
 		t.Error("two targets with other claims are one")
