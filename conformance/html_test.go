@@ -384,7 +384,7 @@ var (
 
 // Every text can be read on every ground that it stands on, in both schemes.
 func TestContrast(t *testing.T) {
-	light, dark, ok := strings.Cut(pageStyle, "@media (prefers-color-scheme: dark)")
+	light, dark, ok := strings.Cut(pageStyle, "@media screen and (prefers-color-scheme: dark)")
 	if !ok {
 		t.Fatal("no dark scheme")
 	}

@@ -22,7 +22,7 @@ import (
 func (r *result) report(o Options, p plan, j evidence.Judgement) (Report, error) {
 	rep := Report{
 		Schema: ReportSchema, Verdict: j.Verdict, Reasons: orEmpty(slices.Clone(r.incomplete)), Findings: append([]evidence.Finding{}, j.Findings...),
-		Interrupted: r.interrupted, Cohort: p.CohortID, RunID: p.RunID, Seed: p.Seed, Tier: o.Tier, Profiles: orEmpty(o.Profiles), Procs: max(o.Procs, 1),
+		Interrupted: r.interrupted, Cohort: p.CohortID, RunID: p.RunID, Seed: p.Seed, Tier: o.Tier, Profiles: o.profiles(), Procs: p.Procs,
 		Command: o.About.command(p.Seed), StartedAt: string(evidence.At(r.started)), FinishedAt: string(evidence.At(r.finished)),
 		Suite: ReportSuite{Version: buildinfo.Version, Commit: buildinfo.Commit(), TreeState: buildinfo.TreeState(),
 			CatalogueID: CatalogueID, Catalogue: p.Catalogue},

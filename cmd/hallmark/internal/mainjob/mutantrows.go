@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/hallmark-sandbox/hallmark/ci/build"
@@ -298,7 +299,7 @@ func (j *job) runRow(ctx context.Context, in matrixInputs, l matrix.Line, o matr
 		DurationMs: time.Since(started).Milliseconds(), Cases: map[string]matrix.Observation{}, Earlier: []string{}}
 	for _, id := range ids {
 		c, _ := res.Report.Case(id)
-		k.Cases[id] = matrix.Observation{Status: c.Status, Reason: c.Reason, Text: c.Text, DurationMs: c.DurationMs}
+		k.Cases[id] = matrix.Observation{Status: c.Status, Reason: c.Reason, Text: c.Text + unarmed(res.Report, c.Reason), DurationMs: c.DurationMs}
 	}
 	path := rowPath(in, l, k.Key, o.scope)
 	if before, ok := readRow(path, k.Key, ids); ok {
@@ -316,6 +317,16 @@ func (j *job) runRow(ctx context.Context, in matrixInputs, l matrix.Line, o matr
 		return row, os.RemoveAll(out)
 	}
 	return row, nil
+}
+
+// unarmed is what became of the oracle that a reason names, for a case that did not run for want of it.
+func unarmed(r conformance.Report, reason string) string {
+	name, ok := strings.CutPrefix(reason, "oracle-unarmed.")
+	i := slices.IndexFunc(r.Oracles, func(o conformance.OracleRecord) bool { return string(o.Oracle) == name })
+	if !ok || i < 0 {
+		return ""
+	}
+	return ": " + r.Oracles[i].Text
 }
 
 // tellRow prints one line of progress, and one for each problem.

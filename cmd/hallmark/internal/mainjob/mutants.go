@@ -194,7 +194,12 @@ func (j *job) problems(m matrix.Matrix) error {
 	if len(m.Problems) == 0 {
 		return nil
 	}
-	return &exit.Error{Status: exit.Negative, Sentence: strings.Join(m.Problems, "; "),
+	first := m.Problems[:min(3, len(m.Problems))]
+	more := ""
+	if n := len(m.Problems) - len(first); n > 0 {
+		more = fmt.Sprintf("; and %d more", n)
+	}
+	return &exit.Error{Status: exit.Negative, Sentence: strings.Join(first, "; ") + more,
 		Remedy: "sharpen the case or the mutant; " + j.relative(filepath.Join(j.out, runsFolder)) + " holds the reports of these rows"}
 }
 

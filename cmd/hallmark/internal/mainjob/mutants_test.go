@@ -350,3 +350,14 @@ func TestMutantsMistakesAreToldAtOnce(t *testing.T) {
 		})
 	}
 }
+
+// A cell that is lost for want of an oracle says why the oracle was not armed.
+func TestUnarmedOracleIsExplained(t *testing.T) {
+	r := conformance.Report{Oracles: []conformance.OracleRecord{{Oracle: conformance.OracleTape, Text: "planted-missed: nothing"}}}
+	if got := unarmed(r, "oracle-unarmed.tape"); got != ": planted-missed: nothing" {
+		t.Errorf("of the tape: %q", got)
+	}
+	if got := unarmed(r, "oracle-unarmed.wire") + unarmed(r, "no-witness"); got != "" {
+		t.Errorf("of what is not there: %q", got)
+	}
+}

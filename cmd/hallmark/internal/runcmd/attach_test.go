@@ -9,16 +9,21 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/hallmark-sandbox/hallmark/ci/lab"
 	"github.com/hallmark-sandbox/hallmark/conformance"
+	"github.com/hallmark-sandbox/hallmark/conformance/cases"
 	target "github.com/hallmark-sandbox/hallmark/conformance/target/api"
+	"github.com/hallmark-sandbox/hallmark/evidence"
+	"github.com/hallmark-sandbox/hallmark/evidence/signing"
 	"github.com/hallmark-sandbox/hallmark/reference/api"
 	"github.com/hallmark-sandbox/hallmark/reference/capability"
 	"github.com/hallmark-sandbox/hallmark/reference/client"
@@ -205,5 +210,72 @@ func TestAttachedWorkerSurvivesARun(t *testing.T) {
 	}
 	if s.cmd.Process.Signal(syscall.Signal(0)) != nil {
 		t.Error("the worker did not survive the run")
+	}
+}
+
+// `hallmark run --mutation` puts the signed matrix into the bundle, as it was signed; a matrix of
+// another cohort is refused before the run.
+func TestRunCarriesMutationEvidence(t *testing.T) {
+	l := ownLab(t)
+	bin := programs(t)
+	repo, err := lab.RepoDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cohort, err := l.Cohort(t.Context(), lab.RuntimeRunsc, repo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	suite, err := fileDigest(filepath.Join(bin, "hallmark"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	catalogue, err := conformance.Suite{Cases: cases.All(), Arming: cases.Arming()}.CatalogueDigest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	key, err := signing.Generate(filepath.Join(dir, "ci.key"), filepath.Join(dir, "ci.pub"), evidence.Ed25519)
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := func(cohortID string) (matrix []byte, out, text string, status int) {
+		t.Helper()
+		matrix, err := evidence.SealMutation(evidence.MutationResults{
+			SuiteDigest: suite, CatalogueDigest: catalogue, PatchesDigest: suite, CohortID: cohortID,
+			Rows: []evidence.MutationRow{{Mutant: "m01", Case: "FS-02", Expected: "target-read", Observed: "target-read"}},
+		}, key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "mutation.json"), matrix, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		out = filepath.Join(t.TempDir(), "out")
+		cmd := exec.Command(filepath.Join(bin, "hallmark"), "run", "--cohort", filepath.Join(repo, "ci/cohorts/runsc.yaml"), "--case", "FS-02", "--workload", "static",
+			"--key", filepath.Join(dir, "ci.key"), "--mutation", filepath.Join(dir, "mutation.json"), "--out", out)
+		cmd.Dir, cmd.Env = repo, append(os.Environ(), "CI=true", "HALLMARK_CACHE="+l.Cache)
+		printed, err := cmd.CombinedOutput()
+		if cmd.ProcessState == nil {
+			t.Fatal(err)
+		}
+		return matrix, out, string(printed), cmd.ProcessState.ExitCode()
+	}
+	matrix, out, text, status := run(cohort.ID)
+	if status != 2 {
+		t.Errorf("a narrowed run ended with status %d: %s", status, text)
+	}
+	b, err := evidence.ReadBundle(filepath.Join(out, "bundle"), evidence.AuditDepth)
+	if err != nil {
+		t.Fatalf("%v: %s", err, text)
+	}
+	if body, ok := b.File("blobs/sha256/" + strings.TrimPrefix(evidence.Digest(matrix), "sha256:")); !ok || !bytes.Equal(body, matrix) {
+		t.Error("the bundle does not hold the signed matrix")
+	}
+	if _, out, text, status = run(suite); status != 3 || !strings.Contains(text, "the mutation evidence is of the cohort") {
+		t.Errorf("a matrix of another cohort: status %d: %s", status, text)
+	}
+	if _, err := os.Stat(out); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a refused run wrote: %v", err)
 	}
 }

@@ -69,8 +69,9 @@ func TestRequirementsMustAgreeWithMeasurement(t *testing.T) {
 	if err := (Requirements{Platform: "systrap", Capabilities: map[string]string{"sentry.openat2": "ENOSYS"}}).agree(c); err != nil {
 		t.Errorf("met requirements: %v", err)
 	}
-	err := Requirements{Platform: "kvm", Capabilities: map[string]string{"sentry.openat2": "ok"}}.agree(c)
-	if err == nil || !strings.Contains(err.Error(), "platform") || !strings.Contains(err.Error(), "sentry.openat2") {
+	c.Descriptor.Sandbox.Version = "2"
+	err := Requirements{Platform: "kvm", Version: "1", Capabilities: map[string]string{"sentry.openat2": "ok"}}.agree(c)
+	if !errors.Is(err, ErrOtherCohort) || !strings.Contains(err.Error(), "version") || !strings.Contains(err.Error(), "platform") || !strings.Contains(err.Error(), "sentry.openat2") {
 		t.Errorf("unmet requirements: %v", err)
 	}
 }

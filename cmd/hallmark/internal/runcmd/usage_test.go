@@ -34,7 +34,7 @@ func TestMutationEvidenceIsOfThisProgram(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	good := evidence.MutationResults{SuiteDigest: own, CatalogueDigest: catalogue, CohortID: own, Rows: []evidence.MutationRow{{Mutant: "m01", Case: "FS-02", Expected: "r", Observed: "r"}}}
+	good := evidence.MutationResults{SuiteDigest: own, CatalogueDigest: catalogue, PatchesDigest: own, CohortID: own, Rows: []evidence.MutationRow{{Mutant: "m01", Case: "FS-02", Expected: "r", Observed: "r"}}}
 	read := func(r evidence.MutationResults) error {
 		file, err := evidence.SealMutation(r, key)
 		if err != nil {
