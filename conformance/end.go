@@ -83,8 +83,9 @@ func (c *child) seal() {
 			teardown = append(teardown, end.Teardown)
 		}
 	}
-	if err := c.before.hostLeft(append(c.bench.othersScopes(), c.bench.scope)); err != nil {
-		teardown = append(teardown, err.Error())
+	left := c.before.hostLeft(append(c.bench.othersScopes(), c.bench.scope))
+	if left != nil {
+		teardown = append(teardown, left.Error())
 	}
 	if err := c.sameDocuments(); err != nil {
 		c.fail(err.Error())
@@ -95,8 +96,11 @@ func (c *child) seal() {
 		ginkgo.Fail(err.Error())
 	}
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.sealed = true
+	c.mu.Unlock()
+	if left != nil {
+		ginkgo.Fail(left.Error()) // a suite that did not succeed is not admitted, whatever its cases came to
+	}
 }
 
 func (c *child) sealable() error {

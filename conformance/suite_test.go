@@ -9,8 +9,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -129,6 +132,20 @@ func testSuite() conformance.Suite {
 			"toy": toy.Open,
 			"absent": func(context.Context, json.RawMessage, string) (*target.Target, error) {
 				return nil, errors.New("nobody there")
+			},
+			// The next two say that they have left nothing.
+			"holding": func(ctx context.Context, config json.RawMessage, dir string) (*target.Target, error) {
+				go func() { select {} }()
+				return toy.Open(ctx, config, dir)
+			},
+			"orphaning": func(ctx context.Context, config json.RawMessage, dir string) (*target.Target, error) {
+				t, err := toy.Open(ctx, config, dir)
+				if err == nil {
+					orphan := exec.Command("setsid", "-f", "sh", "-c", "echo $$ >"+os.Getenv(markerEnv)+"; exec sleep 300")
+					orphan.Dir = dir
+					err = orphan.Run()
+				}
+				return t, err
 			},
 			"messy": func(ctx context.Context, config json.RawMessage, dir string) (*target.Target, error) {
 				t, err := toy.Open(ctx, config, dir)
@@ -292,13 +309,41 @@ func TestSmokeTierRunsSmokeOnly(t *testing.T) {
 }
 
 func TestTargetThatDoesNotOpenOrCloseMakesTheRunIncomplete(t *testing.T) {
-	for driver, want := range map[string]string{"absent": "not opened", "messy": "a mount was left"} {
+	for driver, want := range map[string]string{
+		"absent": "not opened", "messy": "a mount was left", "holding": "still holds 1 things: goroutine in", "orphaning": "1 things are left that were not there before the run: process",
+	} {
 		t.Run(driver, func(t *testing.T) {
+			marker := filepath.Join(t.TempDir(), "pid")
+			t.Setenv(markerEnv, marker)
+			t.Cleanup(func() {
+				if b, err := os.ReadFile(marker); err == nil {
+					pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
+					if err != nil || syscall.Kill(pid, syscall.SIGKILL) != nil {
+						t.Errorf("the orphan %q cannot be ended", b)
+					}
+				}
+			})
 			o := options(t)
-			o.Driver, o.Tier = driver, conformance.Smoke
+			o.Driver, o.Tier, o.Evidence = driver, conformance.Smoke, signable(t)
 			out := run(t, context.Background(), o)
 			if reasons := strings.Join(out.Report.Reasons, "\n"); out.Report.Verdict != evidence.Incomplete || !strings.Contains(reasons, want) {
 				t.Errorf("verdict %s because %s", out.Report.Verdict, reasons)
+			}
+			if out.Bundle == "" {
+				return
+			}
+			// What is signed of such a run says that it did not succeed, which nobody admits.
+			b, err := evidence.ReadBundle(out.Bundle, evidence.AuditDepth)
+			if err != nil {
+				t.Fatal(err)
+			}
+			said := false
+			for _, name := range b.Names() {
+				body, _ := b.File(name)
+				said = said || bytes.Contains(body, []byte(`"SuiteSucceeded": false`)) || bytes.Contains(body, []byte(`"SuiteSucceeded":false`))
+			}
+			if !said {
+				t.Error("the signed report says that the suite succeeded")
 			}
 		})
 	}
