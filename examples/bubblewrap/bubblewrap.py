@@ -141,7 +141,10 @@ class Cgroups:
                     break
                 except FileNotFoundError:
                     break
-                except OSError:
+                except OSError:  # bwrap was killed before its child would die with it: end that too
+                    with contextlib.suppress(OSError), open(os.path.join(d, "cgroup.procs")) as procs:
+                        for pid in procs:
+                            os.kill(int(pid), signal.SIGKILL)
                     time.sleep(0.02)
             else:
                 raise Refusal("BWRAP_CGROUP_BUSY", "", f"{d} is still in use")

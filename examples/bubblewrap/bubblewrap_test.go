@@ -217,3 +217,36 @@ func TestCleansUpOnSIGTERM(t *testing.T) {
 		t.Error("the program names no cgroups, so nothing was looked for")
 	}
 }
+
+// A sandbox that is disposed of while a command starts goes at once: whatever bwrap had made by then
+// ends, although nobody can be told of it yet.
+func TestDisposeWhileACommandStarts(t *testing.T) {
+	tg, err := execdriver.Open(t.Context(), config(t), filepath.Join(folder(t), "work"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 60 {
+		sb, err := tg.Runtime.Create(t.Context(), target.Spec{WorkspaceID: "w"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			sb.Exec(t.Context(), target.Command{Argv: []string{"/usr/bin/sleep", "60"}})
+		}()
+		time.Sleep(time.Duration(i) * time.Millisecond) // from before the first process to after the last
+		begin := time.Now()
+		if err := sb.Dispose(t.Context()); err != nil {
+			t.Errorf("%d ms after the start: %v", i, err)
+		}
+		select {
+		case <-done:
+		case <-time.After(3 * time.Second):
+			t.Errorf("%d ms after the start: the command is not answered %s after the end", i, time.Since(begin).Round(time.Millisecond))
+		}
+	}
+	if err := errors.Join(tg.Runtime.Purge(t.Context(), "w"), tg.Close()); err != nil {
+		t.Error(err)
+	}
+}
