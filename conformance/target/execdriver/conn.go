@@ -220,6 +220,11 @@ func (c *conn) take(line []byte) bool {
 	p := c.waiting[a.ID]
 	known := a.ID >= 1 && a.ID <= c.nextID
 	switch {
+	case c.closed && p != nil: // owed since before, and nobody waits for it any more
+		p.timer.Stop()
+		delete(c.waiting, a.ID)
+		c.mu.Unlock()
+		return true
 	case c.closed:
 		c.late = clip(line)
 		c.mu.Unlock()

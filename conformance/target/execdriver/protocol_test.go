@@ -178,6 +178,23 @@ func TestEnds(t *testing.T) {
 	}
 }
 
+// The answer to a request whose caller has left may come after that to close: the program ends the
+// command because it is closed, and says so then.
+func TestAnswerOwedAtTheEnd(t *testing.T) {
+	d, err := script(t, t.TempDir(), described(`read l; read l; read l; echo '{"id":3,"ok":{}}'; echo '{"id":2,"ok":{"state":"ready"}}'; read l; exit 0`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := (sandbox{driver: d, id: "sb"}).State(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the caller that leaves gets %v", err)
+	}
+	if err := d.close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // A mount in the program's folder is detached, so that nobody who cleans up walks through it.
 func TestMountIsDetached(t *testing.T) {
 	dir, precious := t.TempDir(), t.TempDir()
