@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
 	"github.com/hallmark-sandbox/hallmark/conformance/target"
@@ -38,7 +37,7 @@ func takeTemp() (remove func() error, err error) {
 // removeTemp removes what is in dir, and it. Where something is mounted below, what lies there is
 // not the suite's: it stays, as an error.
 func removeTemp(dir string) error {
-	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
+	mounts, err := target.MountsBelow(dir)
 	if err != nil {
 		return fmt.Errorf("remove temporary files: %w", err)
 	}
@@ -73,7 +72,10 @@ func sweepTemp() error {
 		folder, lerr := os.Lstat(filepath.Dir(path))
 		st, err := f.Stat()
 		if lerr == nil && err == nil && target.Own(folder) && target.Own(st) && unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
-			errs = append(errs, removeTemp(filepath.Dir(path)))
+			// A lock on a file that another sweep has removed says nothing of the one there now.
+			if now, err := os.Lstat(path); err == nil && os.SameFile(st, now) {
+				errs = append(errs, removeTemp(filepath.Dir(path)))
+			}
 		}
 		f.Close()
 	}
