@@ -199,14 +199,16 @@ func (l *launched) remove(ctx context.Context, engine *docker.Client) (left []st
 		found, err = removeImages(ctx, engine, l.cgroup)
 		left, errs = append(left, found...), append(errs, err)
 	}
-	found, err := unmountBelow(l.dir)
-	left, errs = append(left, found...), append(errs, err)
+	found, mountErr := unmountBelow(l.dir)
+	left, errs = append(left, found...), append(errs, mountErr)
 	found, err = detachLoops(ctx, l.dir)
 	left, errs = append(left, found...), append(errs, err)
 	errs = append(errs, removeCgroup(ctx, l.cgroup))
-	errs = append(errs, clearFolder(l.dir))
+	if mountErr == nil {
+		errs = append(errs, clearFolder(l.dir))
+	}
 	if strings.HasPrefix(filepath.Base(l.sockets), socketFolder) {
-		errs = append(errs, os.RemoveAll(l.sockets))
+		errs = append(errs, target.RemoveTree(l.sockets))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return left, err // the record stays, for the next sweep
@@ -355,15 +357,5 @@ func clearFolder(dir string) error {
 	if err != nil {
 		return fmt.Errorf("walk run folder: %w", err)
 	}
-	entries, err := os.ReadDir(dir)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	var errs []error
-	for _, e := range entries {
-		if e.Name() != recordFile {
-			errs = append(errs, os.RemoveAll(filepath.Join(dir, e.Name())))
-		}
-	}
-	return errors.Join(append(errs, err)...)
+	return target.ClearTree(dir, recordFile) // a mount that could not be detached stays
 }
