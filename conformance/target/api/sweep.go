@@ -200,10 +200,9 @@ func (l *launched) remove(ctx context.Context, engine *docker.Client) (left []st
 	}
 	found, err = detachLoops(ctx, l.dir)
 	left, errs = append(left, found...), append(errs, err)
-	errs = append(errs, removeCgroup(ctx, l.cgroup))
-	errs = append(errs, clearFolder(l.dir))
+	errs = append(errs, removeCgroup(ctx, l.cgroup), clearFolder(l.dir))
 	if strings.HasPrefix(filepath.Base(l.sockets), socketFolder) {
-		errs = append(errs, os.RemoveAll(l.sockets))
+		errs = append(errs, target.RemoveTree(l.sockets))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return left, err // the record stays, for the next sweep
@@ -311,15 +310,5 @@ func clearFolder(dir string) error {
 	if err != nil {
 		return fmt.Errorf("walk run folder: %w", err)
 	}
-	entries, err := os.ReadDir(dir)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	var errs []error
-	for _, e := range entries {
-		if e.Name() != recordFile {
-			errs = append(errs, os.RemoveAll(filepath.Join(dir, e.Name())))
-		}
-	}
-	return errors.Join(append(errs, err)...)
+	return target.ClearTree(dir, recordFile) // a mount that could not be detached stays
 }

@@ -77,7 +77,7 @@ func (r Record) Remove(ctx context.Context, cli *docker.Client, dir string) (lef
 		errs = append(errs, cgroup.Remove(bounded, r.Cgroup))
 		cancel()
 	}
-	errs = append(errs, clear(dir))
+	errs = append(errs, target.ClearTree(dir, File))
 	if err := errors.Join(errs...); err != nil {
 		return left, err // the record stays, for the next sweep
 	}
@@ -181,21 +181,6 @@ func RemoveContainer(ctx context.Context, cli *docker.Client, id string) error {
 		case <-tick.C:
 		}
 	}
-}
-
-// clear empties dir but for the record.
-func clear(dir string) error {
-	entries, err := os.ReadDir(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	errs := []error{err}
-	for _, e := range entries {
-		if e.Name() != File {
-			errs = append(errs, os.RemoveAll(filepath.Join(dir, e.Name())))
-		}
-	}
-	return errors.Join(errs...)
 }
 
 // Sweep removes what killed runs left in the folders of their processes: see [target.SweepRuns].
