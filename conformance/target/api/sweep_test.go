@@ -302,9 +302,11 @@ func TestNothingIsClearedUnderAMount(t *testing.T) {
 	defer func() { unmount = unix.Unmount }()
 	for _, way := range []string{dir, link} {
 		l := &launched{dir: way, cgroup: cgroup}
-		if _, err := l.remove(t.Context(), nil); !errors.Is(err, unix.EPERM) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second) // a loop device would be waited for
+		if _, err := l.remove(ctx, nil); !errors.Is(err, unix.EPERM) {
 			t.Errorf("remove: %v", err)
 		}
+		cancel()
 		for _, path := range []string{file, filepath.Join(dir, recordFile)} {
 			if _, err := os.Stat(path); err != nil {
 				t.Error(err)
