@@ -100,7 +100,7 @@ func (s *site) pins(facts evidence.Predicate, alter func(*evidence.Predicate)) *
 	must(err)
 	p.MutationEvidence = &evidence.MutationEvidence{Digest: evidence.Digest(mutation), MutationResults: results}
 	p.Summary = evidence.Verdict(w.Catalogue, p.Cases, evidence.Need{
-		Profiles: p.Profiles, Claims: p.Target.Claims, Images: images, Oracles: p.Run.Arming.Oracles, Now: now,
+		Profiles: p.Profiles, Claims: p.Target.Claims, Images: images, Oracles: p.Run.Arming.Oracles, Features: p.Run.Arming.Features, Now: now,
 	}).Summary()
 	for i, b := range w.Blobs {
 		switch b.Role {

@@ -71,7 +71,7 @@ func runCommand(suite conformance.Suite) *cobra.Command {
 	f.StringArrayVar(&p.WorkloadNames, "workload", nil, "image to qualify: busybox, static, or an image tarball (repeatable; default busybox and static)")
 	f.StringVar(&tier, "tier", string(conformance.Full), "smoke, full (with smoke) or serial (with both)")
 	f.StringSliceVar(&p.CaseIDs, "case", nil, "run these cases only; the run is then incomplete")
-	f.IntVar(&p.Procs, "procs", DefaultProcs(), fmt.Sprintf("processes that run cases side by side, 1 to %d", conformance.MaxProcs))
+	f.IntVar(&p.Procs, "procs", 0, fmt.Sprintf("processes that run cases side by side, 1 to %d (default %d; 1 for a worker that is attached to)", conformance.MaxProcs, DefaultProcs()))
 	f.StringVar(&p.KeyFile, "key", "", "private key that signs the bundle")
 	f.StringVar(&issuer, "issuer", "hallmark-run", "identity that the key speaks for, as the trust policy names it")
 	f.StringVar(&p.MutationPath, "mutation", "", "signed matrix that `hallmark mutants` wrote for this very program on this cohort; goes into the bundle")

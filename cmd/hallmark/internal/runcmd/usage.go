@@ -17,6 +17,7 @@ import (
 	"github.com/hallmark-sandbox/hallmark/evidence"
 	"github.com/hallmark-sandbox/hallmark/evidence/signing"
 	"github.com/hallmark-sandbox/hallmark/fixtures/image"
+	"github.com/hallmark-sandbox/hallmark/strictjson"
 )
 
 // usage is an error that is mended by typing something else.
@@ -36,7 +37,7 @@ func (p *Params) read(cohortFile string) error {
 		return usage(nil, "name a cohort, for example --cohort ci/cohorts/runsc.yaml, or a target with --target FILE", "a run needs something to attack")
 	case p.Out == "":
 		return usage(nil, "name a folder, for example --out out/run", "a run needs an output folder")
-	case p.Procs < 1 || p.Procs > conformance.MaxProcs:
+	case p.Procs < 0 || p.Procs > conformance.MaxProcs:
 		return usage(nil, fmt.Sprintf("use 1 to %d", conformance.MaxProcs), "--procs is %d", p.Procs)
 	case p.Seed < 0 || p.Seed > maxSeed:
 		return usage(nil, fmt.Sprintf("use 1 to %d, or 0 to have one drawn", int64(maxSeed)), "--seed is %d", p.Seed)
@@ -59,9 +60,14 @@ func (p *Params) read(cohortFile string) error {
 		}
 	}
 	if p.TargetFile != "" {
-		return p.readTarget()
+		err = p.readTarget()
+	} else {
+		err = p.readReference()
 	}
-	return p.readReference()
+	if p.Procs == 0 {
+		p.Procs = DefaultProcs()
+	}
+	return err
 }
 
 func profileNames(c evidence.Catalogue) []string {
@@ -92,10 +98,22 @@ func (p *Params) readTarget() error {
 		return targetError(err)
 	}
 	p.Target = &file
+	if attached(file) {
+		if p.Procs > 1 {
+			return usage(nil, "leave --procs out", "the cases on a worker that is attached to run in one process: nobody could tell whose leftovers are whose")
+		}
+		p.Procs = 1
+	}
 	if _, ok := p.Suite.Drivers[file.Driver]; !ok {
 		return targetError(fmt.Errorf("unknown driver %q: it is %s", file.Driver, strings.Join(slices.Sorted(maps.Keys(p.Suite.Drivers)), ", ")))
 	}
 	return nil
+}
+
+// attached reports whether the target is one running worker, which every process would share.
+func attached(f TargetFile) bool {
+	var c api.Config
+	return f.Driver == driverAPI && strictjson.Unmarshal(f.Config, &c, strictjson.Default) == nil && c.Attach != nil
 }
 
 // readReference checks what a run of the reference worker in the lab is made of.
