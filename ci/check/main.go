@@ -55,7 +55,7 @@ func check(ctx context.Context, args []string) (err error) {
 		args = []string{"./..."}
 	}
 	// Not from the cache: what these tests say depends on the host.
-	cmd := exec.CommandContext(ctx, "go", append([]string{"test", "-count=1", "-timeout", "9m"}, args...)...)
+	cmd := exec.CommandContext(ctx, "go", append([]string{"test", "-count=1", "-timeout", "14m"}, args...)...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	if err := cmd.Run(); err != nil {
