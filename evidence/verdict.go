@@ -116,8 +116,7 @@ func Verdict(cat Catalogue, rows []CaseRow, need Need) Judgement {
 	return out
 }
 
-// failure says that something that must hold was seen not to hold.
-func (f Finding) failure() bool { return f.Code == ReasonCaseFailed || f.Code == ReasonClaimAbsent }
+func (f Finding) failure() bool { return f.Code.Failure() }
 
 type judge struct {
 	cat      Catalogue
