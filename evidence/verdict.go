@@ -64,7 +64,7 @@ func (j Judgement) Summary() Summary {
 //
 // A waiver excuses a row of its case and revision with status fail or inconclusive, in whatever
 // profile, until it expires. It excuses what was observed and not what was not: a case that is
-// missing, was not run, broke the suite, ran in another revision or says that it does not apply
+// missing, was not run, had an unarmed oracle, left out an image, broke the suite, ran in another revision or says that it does not apply
 // stays a finding. Counts are of the rows and know no waivers.
 func Verdict(cat Catalogue, rows []CaseRow, need Need) Judgement {
 	v := &judge{cat: cat, need: need, armed: map[string]bool{}}
@@ -227,7 +227,7 @@ func (v *judge) row(ref CaseRef, r CaseRow, required bool) {
 	if r.Revision != ref.Revision {
 		v.add(ref.ID, ReasonCaseRevision, fmt.Sprintf("revision %d, catalogue has %d", r.Revision, ref.Revision))
 	}
-	if v.excused(r) {
+	if v.excused(ref, r) {
 		return
 	}
 	switch r.Status {
@@ -266,23 +266,38 @@ func (v *judge) pass(ref CaseRef, r CaseRow) {
 	if !witnessed {
 		v.add(ref.ID, ReasonCaseWitness, "a pass without a witness of the dangerous event")
 	}
-	for _, o := range ref.Oracles {
-		if !v.armed[o] {
-			v.add(ref.ID, ReasonOracleUnarmed, fmt.Sprintf("oracle %s did not detect its planted positive", o))
-		}
+	for _, o := range v.unarmed(ref) {
+		v.add(ref.ID, ReasonOracleUnarmed, fmt.Sprintf("oracle %s did not detect its planted positive", o))
 	}
-	want := v.need.Images
-	switch {
-	case ref.PerImage && !(subset(want, r.Images) && len(r.Images) == len(want)):
-		v.add(ref.ID, ReasonCaseImages, "did not run in every image, or in others")
-	case !ref.PerImage && !(subset(r.Images, want) && len(r.Images) > 0):
-		v.add(ref.ID, ReasonCaseImages, "ran in no image of this bundle")
+	if text := v.elsewhere(ref, r); text != "" {
+		v.add(ref.ID, ReasonCaseImages, text)
 	}
 }
 
+// unarmed returns the oracles of a case that could have seen nothing in this run.
+func (v *judge) unarmed(ref CaseRef) []string {
+	return slices.DeleteFunc(slices.Clone(ref.Oracles), func(o string) bool { return v.armed[o] })
+}
+
+// elsewhere says what is wrong with the images that a row ran in, or "".
+func (v *judge) elsewhere(ref CaseRef, r CaseRow) string {
+	want := v.need.Images
+	switch {
+	case ref.PerImage && !(subset(want, r.Images) && len(r.Images) == len(want)):
+		return "did not run in every image, or in others"
+	case !ref.PerImage && !(subset(r.Images, want) && len(r.Images) > 0):
+		return "ran in no image of this bundle"
+	}
+	return ""
+}
+
 // excused says that a waiver of the verifier covers r as it stands, and notes the waiver.
-func (v *judge) excused(r CaseRow) bool {
+func (v *judge) excused(ref CaseRef, r CaseRow) bool {
 	if r.Status != StatusFail && r.Status != StatusInconclusive {
+		return false
+	}
+	// A case that nobody could watch, or that ran where it need not, was not observed.
+	if len(v.unarmed(ref)) > 0 || v.elsewhere(ref, r) != "" {
 		return false
 	}
 	i := slices.IndexFunc(v.need.Waivers, func(w Waiver) bool {

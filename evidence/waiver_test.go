@@ -73,6 +73,32 @@ func TestWaivers(t *testing.T) {
 			failed(p, n)
 			n.Features = saw(n.Features, "quota", evidence.FeatureAbsent)
 		}, evidence.NonConformant, evidence.ReasonClaimAbsent, 1},
+		{"inconclusive because an oracle was not armed: nothing was executed", func(p *evidence.Predicate, n *evidence.Need) {
+			r := &p.Cases[waived]
+			r.Status, r.Reason, r.Images, r.Witness = evidence.StatusInconclusive, "oracle-unarmed.process", nil, nil
+			n.Oracles = unarmed(n.Oracles, "process")
+		}, evidence.Incomplete, evidence.ReasonCaseInconclusive, 0},
+		{"fail that an unarmed oracle saw", func(p *evidence.Predicate, n *evidence.Need) {
+			failed(p, n)
+			n.Oracles = unarmed(n.Oracles, "process")
+		}, evidence.NonConformant, evidence.ReasonCaseFailed, 0},
+		{"fail with an oracle that nobody tried", func(p *evidence.Predicate, n *evidence.Need) {
+			failed(p, n)
+			n.Oracles = nil
+		}, evidence.NonConformant, evidence.ReasonOracleUnarmed, 0},
+		{"inconclusive in no image", func(p *evidence.Predicate, n *evidence.Need) {
+			ends(evidence.StatusInconclusive)(p, n)
+			p.Cases[waived].Images = nil
+		}, evidence.Incomplete, evidence.ReasonCaseInconclusive, 0},
+		{"fail in an image of another bundle", func(p *evidence.Predicate, n *evidence.Need) {
+			failed(p, n)
+			p.Cases[waived].Images = []string{evidence.Digest([]byte("elsewhere"))}
+		}, evidence.NonConformant, evidence.ReasonCaseFailed, 0},
+		{"fail in one of the images that it is for", func(p *evidence.Predicate, n *evidence.Need) {
+			p.Cases[other].Status, p.Cases[other].Reason = evidence.StatusFail, "known"
+			p.Cases[other].Images = p.Cases[other].Images[:1]
+			n.Waivers[0].Case, n.Waivers[0].Revision = "PR-01", 1
+		}, evidence.NonConformant, evidence.ReasonCaseFailed, 0},
 		{"no waiver", func(p *evidence.Predicate, n *evidence.Need) { failed(p, n); n.Waivers = nil }, evidence.NonConformant, evidence.ReasonCaseFailed, 0},
 	}
 	for _, tt := range tests {
@@ -100,6 +126,15 @@ func TestWaivers(t *testing.T) {
 			}
 		})
 	}
+}
+
+// unarmed is list with one oracle that did not detect what was planted for it.
+func unarmed(list []evidence.ArmedOracle, oracle string) []evidence.ArmedOracle {
+	list = slices.Clone(list)
+	for i := range list {
+		list[i].Detected = list[i].Detected && list[i].Oracle != oracle
+	}
+	return list
 }
 
 // failing makes w an honest record of a run in which IM-05 failed.
