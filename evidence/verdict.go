@@ -62,8 +62,8 @@ func (j Judgement) Summary() Summary {
 // A claimed feature that the suite saw absent makes the run non-conformant, one of the
 // catalogue that it did not see present makes it incomplete.
 //
-// A waiver excuses a row of its case and revision with status fail or inconclusive, in whatever
-// profile, until it expires. It excuses what was observed and not what was not: a case that is
+// A waiver excuses a row of its case, revision and reason with status fail or inconclusive, in
+// whatever profile, until it expires, if the case came to nothing else beside it. It excuses what was observed and not what was not: a case that is
 // missing, was not run, had an unarmed oracle, left out an image, broke the suite, ran in another revision or says that it does not apply
 // stays a finding. Counts are of the rows and know no waivers.
 func Verdict(cat Catalogue, rows []CaseRow, need Need) Judgement {
@@ -296,13 +296,17 @@ func (v *judge) excused(ref CaseRef, r CaseRow) bool {
 	if r.Status != StatusFail && r.Status != StatusInconclusive {
 		return false
 	}
+	// What the bug does not explain is another's: a second failure, or an image that was not run.
+	if len(r.Also) > 0 {
+		return false
+	}
 	// A case that nobody could watch, or that ran where it need not, was not observed.
 	if len(v.unarmed(ref)) > 0 || v.elsewhere(ref, r) != "" {
 		return false
 	}
 	i := slices.IndexFunc(v.need.Waivers, func(w Waiver) bool {
 		end, ok := w.Expires.Time()
-		return w.Case == r.ID && w.Revision == r.Revision && w.Bug != "" && ok && v.need.Now.Before(end)
+		return w.Case == r.ID && w.Revision == r.Revision && w.Reason == r.Reason && w.Reason != "" && w.Bug != "" && ok && v.need.Now.Before(end)
 	})
 	if i >= 0 && !slices.Contains(v.waived, v.need.Waivers[i]) {
 		v.waived = append(v.waived, v.need.Waivers[i])

@@ -12,7 +12,7 @@ import (
 )
 
 // TestWaivers is the whole rule: which waiver excuses what. Every row starts from a run in which
-// all cases pass and one waiver of the verifier for IM-05, revision 2, that has an hour to live.
+// all cases pass and one waiver of the verifier for IM-05, revision 2, reason known, that has an hour to live.
 func TestWaivers(t *testing.T) {
 	const waived, other = 1, 2 // IM-05 and PR-01
 	ends := func(status string) func(p *evidence.Predicate, n *evidence.Need) {
@@ -55,6 +55,20 @@ func TestWaivers(t *testing.T) {
 		{"no end", with(func(w *evidence.Waiver, n *evidence.Need) { w.Expires = "" }), evidence.NonConformant, evidence.ReasonCaseFailed, 0},
 		{"an end that is no time", with(func(w *evidence.Waiver, n *evidence.Need) { w.Expires = "2999" }), evidence.NonConformant, evidence.ReasonCaseFailed, 0},
 		{"no bug", with(func(w *evidence.Waiver, n *evidence.Need) { w.Bug = "" }), evidence.NonConformant, evidence.ReasonCaseFailed, 0},
+		{"other reason", with(func(w *evidence.Waiver, n *evidence.Need) { w.Reason = "unknown" }), evidence.NonConformant, evidence.ReasonCaseFailed, 0},
+		{"no reason", with(func(w *evidence.Waiver, n *evidence.Need) { w.Reason = "" }), evidence.NonConformant, evidence.ReasonCaseFailed, 0},
+		{"no reason, and none in the row", func(p *evidence.Predicate, n *evidence.Need) {
+			failed(p, n)
+			p.Cases[waived].Reason, n.Waivers[0].Reason = "", ""
+		}, evidence.NonConformant, evidence.ReasonCaseFailed, 0},
+		{"a leak behind the failure", func(p *evidence.Predicate, n *evidence.Need) {
+			failed(p, n)
+			p.Cases[waived].Also = []string{"fail:container-leaked"}
+		}, evidence.NonConformant, evidence.ReasonCaseFailed, 0},
+		{"an error in another image", func(p *evidence.Predicate, n *evidence.Need) {
+			ends(evidence.StatusInconclusive)(p, n)
+			p.Cases[waived].Also = []string{"error:timeout"}
+		}, evidence.Incomplete, evidence.ReasonCaseInconclusive, 0},
 		{"other case", with(func(w *evidence.Waiver, n *evidence.Need) { w.Case = "PR-01" }), evidence.NonConformant, evidence.ReasonCaseFailed, 0},
 		{"older revision", with(func(w *evidence.Waiver, n *evidence.Need) { w.Revision-- }), evidence.NonConformant, evidence.ReasonCaseFailed, 0},
 		{"row of an older revision than the catalogue's", func(p *evidence.Predicate, n *evidence.Need) {
@@ -108,7 +122,7 @@ func TestWaivers(t *testing.T) {
 			need := evidence.Need{
 				Profiles: p.Profiles, Claims: p.Target.Claims, Features: p.Run.Arming.Features, Oracles: p.Run.Arming.Oracles, Now: w.Now,
 				Images:  []string{p.Images[0].ConfigDigest, p.Images[1].ConfigDigest},
-				Waivers: []evidence.Waiver{{Case: "IM-05", Revision: 2, Bug: "example#1", Expires: evidence.At(w.Now.Add(time.Hour))}},
+				Waivers: []evidence.Waiver{{Case: "IM-05", Revision: 2, Reason: "known", Bug: "example#1", Expires: evidence.At(w.Now.Add(time.Hour))}},
 			}
 			tt.edit(&p, &need)
 			j := evidence.Verdict(w.Catalogue, p.Cases, need)
@@ -166,7 +180,7 @@ func TestWaivedBundleIsAdmittedByGateAndWorker(t *testing.T) {
 	if d := evidence.Decide(q, b); d.Reason != evidence.ReasonCaseFailed {
 		t.Fatalf("without a waiver: %q, want %q", d.Reason, evidence.ReasonCaseFailed)
 	}
-	waiver := evidence.Waiver{Case: "IM-05", Revision: 2, Bug: "example#1", Expires: evidence.At(w.Now.Add(time.Hour))}
+	waiver := evidence.Waiver{Case: "IM-05", Revision: 2, Reason: "known", Bug: "example#1", Expires: evidence.At(w.Now.Add(time.Hour))}
 	w.Policy.Waivers = []evidence.Waiver{waiver}
 	q, err := w.Question()
 	if err != nil {
