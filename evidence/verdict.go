@@ -57,7 +57,8 @@ func (j Judgement) Summary() Summary {
 // A required case counts only as exactly one row of its revision with status pass, one
 // attempt, a witness, armed oracles, and every image that it had to run in. not-applicable
 // counts only for a case that no required profile demands and whose feature the target does
-// not claim. A failing case outside the profiles makes the run non-conformant all the same.
+// not claim. A case whose features are all claimed must be there too, in the tiers of the
+// profiles: what a run leaves out cannot fail in it. A failing case outside the profiles makes the run non-conformant all the same.
 //
 // A claimed feature that the suite saw absent makes the run non-conformant, one of the
 // catalogue that it did not see present makes it incomplete.
@@ -207,11 +208,22 @@ func (v *judge) required(ref CaseRef) bool {
 	return slices.ContainsFunc(v.profiles, func(p Profile) bool { return p.Requires(ref) })
 }
 
+// claimed says that a case is of a tier that the profiles run, and that the target claims all of
+// what it needs.
+func (v *judge) claimed(ref CaseRef) bool {
+	return subset(ref.Features, v.need.Claims) &&
+		slices.ContainsFunc(v.profiles, func(p Profile) bool { return slices.Contains(p.Tiers, ref.Tier) })
+}
+
 func (v *judge) one(ref CaseRef, rows []CaseRow) {
 	required := v.required(ref)
 	if len(rows) == 0 {
-		if required {
+		switch {
+		case required:
 			v.add(ref.ID, ReasonCaseMissing, "required and absent")
+		case v.claimed(ref):
+			// Left out, its failure would be too; what ran and failed counts whatever the profile.
+			v.add(ref.ID, ReasonCaseMissing, "its features are claimed, and it is absent")
 		}
 		return
 	}
