@@ -126,7 +126,9 @@ type Ginkgo struct {
 	Parallel           int64    `json:"parallel"`
 	ProgrammaticFocus  bool     `json:"programmaticFocus"`
 	Succeeded          bool     `json:"succeeded"`
-	SpecialFailures    []string `json:"specialFailures"` // SpecialSuiteFailureReasons
+	// SpecialFailures are the runner's own, and the nodes that are no cases and did not pass, like
+	// "SynchronizedAfterSuite failed".
+	SpecialFailures []string `json:"specialFailures"`
 }
 
 // Cohort is what was measured. ID is [CohortID] of Descriptor; Capabilities were probed and

@@ -3,6 +3,7 @@
 package evidence_test
 
 import (
+	"bytes"
 	"slices"
 	"testing"
 	"time"
@@ -204,6 +205,50 @@ func TestWaivedBundleIsAdmittedByGateAndWorker(t *testing.T) {
 	c.Now = w.Now.Add(time.Hour)
 	if _, err := evidence.Admit(c); evidence.ReasonOf(err) != evidence.ReasonCaseFailed {
 		t.Errorf("after the waiver's end: %v, want %s", err, evidence.ReasonCaseFailed)
+	}
+}
+
+// A waiver is for a case. What the run as a whole left behind is denied at every depth.
+func TestWaiverDoesNotCoverALeakingRun(t *testing.T) {
+	w := world(t)
+	failing(t, w)
+	w.Policy.Waivers = []evidence.Waiver{{Case: "IM-05", Revision: 2, Reason: "known", Bug: "example#1", Expires: evidence.At(w.Now.Add(time.Hour))}}
+	nodes := `"SpecReports":[{"LeafNodeType":"SynchronizedBeforeSuite","State":"passed"},{"LeafNodeType":"SynchronizedAfterSuite","State":"failed"},`
+	w.Blobs[1].Body = bytes.Replace(w.Blobs[1].Body, []byte(`"SpecReports":[`), []byte(nodes), 1)
+	g, err := evidence.ReportGinkgo(w.Blobs[1].Body, "2.34.0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"SynchronizedAfterSuite failed"}; !slices.Equal(g.SpecialFailures, want) {
+		t.Errorf("special failures %q, want %q", g.SpecialFailures, want)
+	}
+	w.Statement.Predicate.Suite.Ginkgo = g
+	b, q := bundleAndQuestion(t, w)
+	for _, depth := range []evidence.Depth{evidence.AuditDepth, evidence.AdmitDepth} {
+		q.Depth = depth
+		if d := evidence.Decide(q, b); d.Reason != evidence.ReasonSuite {
+			t.Errorf("depth %d: %q, want %q", depth, d.Reason, evidence.ReasonSuite)
+		}
+	}
+}
+
+// With a waiver the runner need not have succeeded, so a failed spec must be of a row that says so.
+func TestWaiverDoesNotCoverASpecThatItsRowHides(t *testing.T) {
+	w := world(t)
+	p := &w.Statement.Predicate
+	p.Cases[3].Status, p.Cases[3].Reason = evidence.StatusNotApplicable, "feature-not-claimed"
+	p.Target.Claims, p.Profiles, w.Policy.Profiles = []string{"exec", "files"}, []string{"small"}, []string{"small"}
+	p.Run.Arming.Target = p.Target
+	failing(t, w)
+	w.Policy.Waivers = []evidence.Waiver{{Case: "IM-05", Revision: 2, Reason: "known", Bug: "example#1", Expires: evidence.At(w.Now.Add(time.Hour))}}
+	b, q := bundleAndQuestion(t, w)
+	if d := evidence.Decide(q, b); !d.Admitted {
+		t.Fatalf("an honest report: %s", d.Detail)
+	}
+	w.Blobs[1].Body = bytes.Replace(w.Blobs[1].Body, []byte(`"skipped"`), []byte(`"failed"`), 1)
+	b, q = bundleAndQuestion(t, w)
+	if d := evidence.Decide(q, b); d.Reason != evidence.ReasonReport {
+		t.Errorf("a failed spec of a row that did not apply: %q, want %q", d.Reason, evidence.ReasonReport)
 	}
 }
 

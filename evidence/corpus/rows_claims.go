@@ -184,6 +184,15 @@ func waiverRows() []row {
 			excused(evidence.StatusFail, as)(d)
 			d.st.Predicate.Summary = good
 		}},
+		{"case-waived-run-leaked", g, evidence.ReasonSuite, func(d *draft) {
+			excused(evidence.StatusFail, as)(d)
+			d.st.Predicate.Suite.Ginkgo.SpecialFailures = []string{"SynchronizedAfterSuite failed"}
+		}},
+		{"case-waived-run-leaked-unsaid", g, evidence.ReasonReport, func(d *draft) {
+			excused(evidence.StatusFail, as)(d)
+			report := bytes.Replace(d.blob(evidence.ArtifactGinkgo), []byte(`"SpecReports":[`), []byte(`"SpecReports":[{"LeafNodeType":"SynchronizedAfterSuite","State":"failed"},`), 1)
+			d.setBlob(evidence.ArtifactGinkgo, report)
+		}},
 		{"case-waived-runner-interrupted", g, evidence.ReasonSuite, func(d *draft) {
 			excused(evidence.StatusFail, as)(d)
 			d.st.Predicate.Suite.Ginkgo.SpecialFailures = []string{"Interrupted by User"}
