@@ -90,6 +90,8 @@ func (x *examination) mutation(p Predicate) error {
 		return deny(ReasonMutation, "of catalogue %s", m.CatalogueDigest)
 	case !required:
 		return nil
+	case m.CohortID != p.Cohort.ID:
+		return deny(ReasonMutation, "of cohort %s", m.CohortID)
 	}
 	for i, r := range m.Rows {
 		if i > 0 && compareMutation(m.Rows[i-1], r) == 0 {
