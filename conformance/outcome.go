@@ -5,10 +5,13 @@ package conformance
 import (
 	"cmp"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/onsi/ginkgo/v2/types"
 
 	"github.com/hallmark-sandbox/hallmark/evidence"
 )
@@ -49,6 +52,9 @@ func collect(o Options, p plan, running []string, childErr error) (*result, erro
 		r.broken = "the suite's processes did not end well"
 		r.incomplete = append(r.incomplete, fmt.Sprintf("the suite's processes ended with: %v; see raw/%s", childErr, childLog))
 	}
+	if text := unexplained(p.Raw, run.rows); text != "" {
+		r.incomplete = append(r.incomplete, text)
+	}
 	for _, c := range o.Suite.Cases {
 		if slices.ContainsFunc(run.records, func(r Record) bool { return r.ID == c.ID }) {
 			continue
@@ -65,6 +71,25 @@ func collect(o Options, p plan, running []string, childErr error) (*result, erro
 		r.records = append(r.records, rec)
 	}
 	return r, nil
+}
+
+// unexplained says that the runner did not succeed although every row would let it: something
+// beside the cases failed, and no row shows it. An embedded run has no report of its own.
+func unexplained(raw string, rows []evidence.CaseRow) string {
+	text, err := os.ReadFile(filepath.Join(raw, ginkgoFile))
+	if err != nil {
+		return "" // signing, which needs it, says so
+	}
+	g, err := evidence.ReportGinkgo(text, types.VERSION)
+	if err != nil || g.Succeeded && len(g.SpecialFailures) == 0 {
+		return ""
+	}
+	if slices.ContainsFunc(rows, func(r evidence.CaseRow) bool {
+		return !slices.Contains([]string{evidence.StatusPass, evidence.StatusNotApplicable, evidence.StatusNotRun}, r.Status)
+	}) {
+		return ""
+	}
+	return fmt.Sprintf("the runner did not succeed, and no case says why: %q", g.SpecialFailures)
 }
 
 // conclude judges, writes the reports, and signs the bundle when the run may have one.

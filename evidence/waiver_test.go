@@ -223,6 +223,11 @@ func TestWaiverDoesNotCoverALeakingRun(t *testing.T) {
 		t.Errorf("special failures %q, want %q", g.SpecialFailures, want)
 	}
 	w.Statement.Predicate.Suite.Ginkgo = g
+	conformant := w.Statement
+	conformant.Predicate.Summary.Verdict = evidence.Conformant
+	if text, err := evidence.TestResult(conformant); err != nil || !bytes.Contains(text, []byte(`"result":"FAILED"`)) {
+		t.Errorf("other tools are told %s (%v)", text, err)
+	}
 	b, q := bundleAndQuestion(t, w)
 	for _, depth := range []evidence.Depth{evidence.AuditDepth, evidence.AdmitDepth} {
 		q.Depth = depth
