@@ -94,11 +94,23 @@ func (c *child) prepare(ctx context.Context, open Open, cases []Case) (processSe
 	if s.Features, err = c.features(ctx); err != nil {
 		return s, err
 	}
-	for _, a := range c.armings(cases) {
+	shared, alone := c.armings(cases)
+	arm := func(a Arming) {
 		c.announce("arm " + string(a.Oracle))
 		r := b.arm(ctx, a, c.plan.Workloads[0])
 		b.armed[a.Oracle] = r.Armed
 		s.Oracles = append(s.Oracles, r)
+	}
+	for _, a := range shared {
+		arm(a)
+	}
+	if len(alone) > 0 {
+		if _, err := c.others(ctx); err != nil {
+			return s, err
+		}
+	}
+	for _, a := range alone {
+		arm(a)
 	}
 	return s, nil
 }
@@ -116,25 +128,36 @@ func (c *child) features(ctx context.Context) (seen []FeatureRecord, err error) 
 	return seen, c.peers.put(featuresName, seen)
 }
 
-// armings are those that the cases of this process need. Exclusive cases run in process 1 alone;
-// what only they need is armed last there, when the others are ready or nearly so: it may be as
-// easily disturbed as they are.
-func (c *child) armings(cases []Case) []Arming {
+// armings are those that the cases of this process need. Exclusive cases run in process 1 alone:
+// what only they need is armed there alone too, when the others are ready, since it is as easily
+// disturbed as they are.
+func (c *child) armings(cases []Case) (shared, alone []Arming) {
 	needed := func(a Arming, exclusive bool) bool {
 		return slices.ContainsFunc(cases, func(cs Case) bool {
 			return cs.Exclusive == exclusive && slices.Contains(cs.Oracles, a.Oracle) && c.runnable(cs)
 		})
 	}
-	var shared, own []Arming
 	for _, a := range c.suite.Arming {
 		switch {
 		case needed(a, false):
 			shared = append(shared, a)
 		case needed(a, true) && c.peers.n == 1:
-			own = append(own, a)
+			alone = append(alone, a)
 		}
 	}
-	return append(shared, own...)
+	return shared, alone
+}
+
+// others are the setups of the other processes, once they are ready.
+func (c *child) others(ctx context.Context) (setups []processSetup, err error) {
+	for n := 2; n <= c.peers.total; n++ {
+		var s processSetup
+		if err := c.peers.await(ctx, n, setupName(n), &s); err != nil {
+			return nil, err
+		}
+		setups = append(setups, s)
+	}
+	return setups, nil
 }
 
 // runnable reports whether nothing but an oracle can keep cs from running.
@@ -146,15 +169,11 @@ func (c *child) runnable(cs Case) bool {
 
 // record waits for the other processes, puts the arming record on disk and lets them go on.
 func (c *child) record(ctx context.Context, own processSetup, started time.Time) error {
-	setups := []processSetup{own}
-	for n := 2; n <= c.peers.total; n++ {
-		var s processSetup
-		if err := c.peers.await(ctx, n, setupName(n), &s); err != nil {
-			return err
-		}
-		setups = append(setups, s)
+	others, err := c.others(ctx)
+	if err != nil {
+		return err
 	}
-	all, err := together(setups)
+	all, err := together(append([]processSetup{own}, others...))
 	if err != nil {
 		return err
 	}

@@ -146,7 +146,11 @@ func (o Options) prepare() (plan, *os.File, error) {
 	if err := errors.Join(os.MkdirAll(work, 0o711), os.Chmod(work, 0o711)); err != nil {
 		return plan{}, nil, fmt.Errorf("make work folder: %w", err)
 	}
-	lock, err := target.LockRun(work)
+	// Once: the kernel names what is mounted below by a path without links.
+	if p.Work, err = filepath.EvalSymlinks(work); err != nil {
+		return plan{}, nil, fmt.Errorf("work folder: %w", err)
+	}
+	lock, err := target.LockRun(p.Work)
 	return p, lock, err
 }
 

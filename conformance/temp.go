@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
 	"github.com/hallmark-sandbox/hallmark/conformance/target"
@@ -35,27 +34,13 @@ func takeTemp() (remove func() error, err error) {
 	return func() error { defer lock.Close(); return removeTemp(dir) }, nil
 }
 
-// removeTemp removes what is in dir, and it. Where something is mounted below, what lies there is
-// not the suite's: it stays, as an error.
+// removeTemp removes what is in dir, and it, unless something is mounted below. The lock goes last:
+// who is killed meanwhile is swept once more.
 func removeTemp(dir string) error {
-	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
-	if err != nil {
+	if err := target.ClearTree(dir, target.RunLock); err != nil {
 		return fmt.Errorf("remove temporary files: %w", err)
 	}
-	if len(mounts) > 0 {
-		return fmt.Errorf("remove temporary files: %s is mounted", mounts[0].Mountpoint)
-	}
-	entries, err := os.ReadDir(dir)
-	errs := []error{err}
-	for _, e := range entries {
-		if e.Name() != target.RunLock { // last: who is killed meanwhile is swept once more
-			errs = append(errs, os.RemoveAll(filepath.Join(dir, e.Name())))
-		}
-	}
-	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("remove temporary files: %w", err)
-	}
-	return os.RemoveAll(dir)
+	return target.RemoveTree(dir)
 }
 
 // sweepTemp removes the folders of processes that have ended without.
@@ -73,7 +58,10 @@ func sweepTemp() error {
 		folder, lerr := os.Lstat(filepath.Dir(path))
 		st, err := f.Stat()
 		if lerr == nil && err == nil && target.Own(folder) && target.Own(st) && unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
-			errs = append(errs, removeTemp(filepath.Dir(path)))
+			// A lock on a file that another sweep has removed says nothing of the one there now.
+			if now, err := os.Lstat(path); err == nil && os.SameFile(st, now) {
+				errs = append(errs, removeTemp(filepath.Dir(path)))
+			}
 		}
 		f.Close()
 	}

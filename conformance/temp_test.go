@@ -3,6 +3,7 @@
 package conformance
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -63,5 +64,31 @@ func TestTemporaryFilesOfDeadProcessesAreSwept(t *testing.T) {
 	}
 	if _, err := os.Stat(dir); err == nil {
 		t.Error("the process's own folder is left")
+	}
+}
+
+// cleanups is a test whose end can be looked at.
+type cleanups struct {
+	*testing.T
+	end    func()
+	failed bool
+}
+
+func (c *cleanups) Cleanup(f func()) { c.end = f }
+func (c *cleanups) Error(...any)     { c.failed = true }
+
+// The work folder of a test stays when a program that was killed has bound a host folder in it.
+func TestWorkFolderWithAMountStays(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	c := &cleanups{T: t}
+	work, host := openFolder(c), t.TempDir()
+	file := filepath.Join(host, "file")
+	if err := errors.Join(os.MkdirAll(work, 0o700), os.WriteFile(file, nil, 0o600), unix.Mount(host, work, "", unix.MS_BIND, "")); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Unmount(work, unix.MNT_DETACH) })
+	c.end()
+	if _, err := os.Lstat(file); err != nil || !c.failed {
+		t.Errorf("the host's file: %v; the test fails: %v", err, c.failed)
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/onsi/ginkgo/v2"
 
+	"github.com/hallmark-sandbox/hallmark/conformance/target"
 	"github.com/hallmark-sandbox/hallmark/evidence"
 )
 
@@ -80,14 +81,20 @@ func exactly(name string) string {
 }
 
 // openFolder makes a work folder that tenants may walk through; those of testing.T are closed to them.
-func openFolder(t *testing.T) string {
+func openFolder(t interface {
+	Helper()
+	Fatal(...any)
+	Error(...any)
+	Cleanup(func())
+}) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "hallmark-test-")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
+		// A program that was killed may have left a host folder bound below.
+		if err := target.RemoveTree(dir); err != nil {
 			t.Error(err)
 		}
 	})

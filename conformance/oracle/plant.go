@@ -9,7 +9,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 
 	"github.com/containerd/errdefs"
@@ -145,37 +147,57 @@ const (
 	PlantParent = "hallmark.plant.parent"
 )
 
-// Tag points name at an image, as `docker tag` does: a former holder of the name loses it, and gets it
-// back afterwards. A name that nobody had is taken away again.
-func (e *Engine) Tag(ctx context.Context, id, name string) error {
-	former, err := e.c.ImageInspect(ctx, name)
-	if err != nil && !errdefs.IsNotFound(err) {
-		return fmt.Errorf("tag image: %w", err)
+// Name is an image name of the suite's own.
+type Name struct {
+	e     *Engine
+	name  string
+	mu    sync.Mutex
+	given []string // every image that it may point to because of us
+}
+
+// Name points name at an image, as `docker tag` does. A name that somebody has is refused: who is
+// killed could not give it back. Afterwards it goes, unless somebody has pointed it elsewhere.
+func (e *Engine) Name(ctx context.Context, name, id string) (*Name, error) {
+	if _, err := e.c.ImageInspect(ctx, name); !errdefs.IsNotFound(err) {
+		return nil, errors.Join(fmt.Errorf("tag image: the name %s is taken: %v", name, err == nil), err)
 	}
-	err = e.owner.Own("image name "+name, func(ctx context.Context) error {
-		if former.ID == "" {
-			return e.untag(ctx, name)
-		}
-		return e.c.ImageTag(ctx, former.ID, name)
-	})
-	if err == nil {
-		err = e.c.ImageTag(ctx, id, name)
+	n := &Name{e: e, name: name}
+	if err := e.owner.Own("image name "+name, n.remove); err != nil {
+		return nil, fmt.Errorf("tag image: %w", err)
 	}
-	if err != nil {
+	return n, n.Move(ctx, id)
+}
+
+// Move points the name at another image.
+func (n *Name) Move(ctx context.Context, id string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.given = append(n.given, id) // before: the answer may be lost
+	if err := n.e.c.ImageTag(ctx, id, n.name); err != nil {
 		return fmt.Errorf("tag image: %w", err)
 	}
 	return nil
 }
 
+func (n *Name) remove(ctx context.Context) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.e.untag(ctx, n.name, n.given)
+}
+
 // untag takes a name away. The engine deletes an image with its last name, and this one is not ours:
-// the name goes to an empty image of our own first, which may go with it.
-func (e *Engine) untag(ctx context.Context, name string) error {
+// the name goes to an empty image of our own first, which may go with it. A name that points to none
+// of ours is somebody else's by now.
+func (e *Engine) untag(ctx context.Context, name string, ours []string) error {
 	in, err := e.c.ImageInspect(ctx, name)
 	if errdefs.IsNotFound(err) {
 		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("untag image: %w", err)
+	}
+	if !slices.Contains(ours, in.ID) {
+		return nil
 	}
 	if len(in.RepoTags)+len(in.RepoDigests) == 1 {
 		empty := bytes.NewReader(make([]byte, 1024)) // the end of an archive without files

@@ -212,24 +212,33 @@ func TestPlantIsRecordedBeforeItIsMade(t *testing.T) {
 	})
 }
 
-// A name goes back to whoever had it. An image outlives the name that it was lent.
-func TestTagsAreGivenBack(t *testing.T) {
-	s := &store{images: map[string]bool{"pinned": true, "other": true, "nameless": true}, names: map[string]string{"app:1": "pinned", "keep:1": "other"}}
+// No name that anybody has is touched, and one of ours goes only while it is. An image outlives the
+// name that it was lent.
+func TestOnlyOwnNamesAreMoved(t *testing.T) {
+	s := &store{images: map[string]bool{"pinned": true, "other": true, "nameless": true, "pulled": true}, names: map[string]string{"app:1": "pinned", "keep:1": "other"}}
 	owner := &shelf{}
 	e := storeEngine(t, s, owner)
-	for image, name := range map[string]string{"other": "app:1", "nameless": "lent:1", "pinned": "second:1"} {
-		if err := e.Tag(t.Context(), image, name); err != nil {
+	if _, err := e.Name(t.Context(), "app:1", "other"); err == nil {
+		t.Error("a name that somebody has is taken")
+	}
+	for image, name := range map[string]string{"nameless": "lent:1", "pinned": "second:1", "other": "theirs:1"} {
+		n, err := e.Name(t.Context(), name, image)
+		if err == nil && image == "pinned" {
+			err = n.Move(t.Context(), "other")
+		}
+		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	if s.names["app:1"] != "other" || s.names["lent:1"] != "nameless" {
-		t.Fatalf("names point at %q", s.names)
+	if want := map[string]string{"app:1": "pinned", "keep:1": "other", "lent:1": "nameless", "second:1": "other", "theirs:1": "other"}; !maps.Equal(s.names, want) {
+		t.Fatalf("names are %q, want %q", s.names, want)
 	}
+	s.names["theirs:1"], s.names["app:1"] = "pulled", "pulled" // by somebody else, meanwhile
 	owner.clear(t)
-	if want := map[string]string{"app:1": "pinned", "keep:1": "other"}; !maps.Equal(s.names, want) {
+	if want := map[string]string{"app:1": "pulled", "keep:1": "other", "theirs:1": "pulled"}; !maps.Equal(s.names, want) {
 		t.Errorf("names are %q, want %q", s.names, want)
 	}
-	if images := slices.Sorted(maps.Keys(s.images)); !slices.Equal(images, []string{"nameless", "other", "pinned"}) {
+	if images := slices.Sorted(maps.Keys(s.images)); !slices.Equal(images, []string{"nameless", "other", "pinned", "pulled"}) {
 		t.Errorf("images are %q", images)
 	}
 }

@@ -110,6 +110,8 @@ class Cgroups:
         self.v2 = os.path.exists("/sys/fs/cgroup/cgroup.controllers")
         names = [""] if self.v2 else ["memory", "pids", "cpu"]
         self.tops = {c: os.path.join("/sys/fs/cgroup", c, self.parent[1:]) for c in names}
+
+    def start(self):
         for top in self.tops.values():
             os.mkdir(top)
         if self.v2:
@@ -134,6 +136,7 @@ class Cgroups:
 
     @staticmethod
     def remove(dirs):
+        busy = []
         for d in dirs.values():
             for _ in range(100):  # the kernel lets go of a dead task a moment later
                 try:
@@ -142,12 +145,37 @@ class Cgroups:
                 except FileNotFoundError:
                     break
                 except OSError:  # bwrap was killed before its child would die with it: end that too
-                    with contextlib.suppress(OSError), open(os.path.join(d, "cgroup.procs")) as procs:
-                        for pid in procs:
-                            os.kill(int(pid), signal.SIGKILL)
+                    kill_all(d)
                     time.sleep(0.02)
             else:
-                raise Refusal("BWRAP_CGROUP_BUSY", "", f"{d} is still in use")
+                busy.append(d)
+        if busy:
+            raise Refusal("BWRAP_CGROUP_BUSY", "", f"still in use: {busy}")
+
+    def remove_tree(self, top):
+        """Also what a create that failed half-way has made."""
+        below = [e.path for e in os.scandir(top) if e.is_dir()]
+        self.remove(dict(enumerate([*below, top])))
+
+
+def members(d):
+    with open(os.path.join(d, "cgroup.procs")) as procs:
+        return {int(pid) for pid in procs}
+
+
+def kill_all(d):
+    """Kills what is in a cgroup now. By descriptor: a number may be somebody else's a moment later."""
+    with contextlib.suppress(OSError):
+        if os.path.exists(os.path.join(d, "cgroup.kill")):  # v2
+            return put(d, "cgroup.kill", 1)
+        for pid in members(d):
+            with contextlib.suppress(ProcessLookupError):
+                fd = os.pidfd_open(pid)
+                try:
+                    if pid in members(d):  # so the descriptor is of one in here
+                        signal.pidfd_send_signal(fd, signal.SIGKILL)
+                finally:
+                    os.close(fd)
 
 
 def put(folder, name, value):
@@ -179,13 +207,20 @@ class Sandbox:
 
 
 class Sandboxes:
-    def __init__(self, bwrap):
-        os.makedirs(STATE, mode=0o711, exist_ok=True)
+    def __init__(self):
         self.bwrap = os.path.join(STATE, "bwrap")  # a copy: the tenant's user may not reach the original
+        self.record = os.path.join(STATE, "cgroup")  # for whoever finds what a SIGKILL has left
+        self.groups, self.lock, self.live, self.workspaces, self.closing = Cgroups(), threading.Lock(), {}, {}, False
+
+    def start(self, bwrap):
+        """Makes what close() removes: whoever calls it has promised to call that."""
+        os.makedirs(STATE, mode=0o711, exist_ok=True)
         shutil.copy(bwrap, self.bwrap)
         os.chmod(self.bwrap, 0o755)
         self.version = subprocess.run([self.bwrap, "--version"], check=True, capture_output=True, text=True).stdout.split()[-1]
-        self.groups, self.lock, self.live, self.workspaces = Cgroups(), threading.Lock(), {}, {}
+        with open(self.record, "w") as f:
+            f.write(self.groups.parent + "\n")
+        self.groups.start()
 
     def describe(self, r):
         if r["protocol"] != "hallmark-exec/1":
@@ -198,13 +233,19 @@ class Sandboxes:
     def create(self, r):
         ident = secrets.token_hex(8)
         with self.lock:
+            if self.closing:
+                raise Refusal("BWRAP_CLOSING", "gone", "the program is ending")
             root = self.workspaces.get(r["workspace"])
             if root is None:  # named by a number of ours: the id is somebody else's text
                 root = os.path.join(STATE, f"ws-{ident}")
                 os.mkdir(root, 0o700)
                 # One inode more than asked for: the workspace's own folder.
                 options = f"size={r['workspaceBytes']},nr_inodes={r['workspaceInodes'] + 1},mode=700,uid={TENANT},gid={TENANT},nosuid,nodev"
-                subprocess.run(["mount", "-t", "tmpfs", "-o", options, "workspace", root], check=True)
+                try:
+                    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "workspace", root], check=True)
+                except Exception:
+                    os.rmdir(root)
+                    raise
                 self.workspaces[r["workspace"]] = root
             dirs = self.groups.create(ident, r["memoryBytes"], r["pids"], r["cpuMillis"])
             self.live[ident] = Sandbox(ident, r["workspace"], root, dirs)
@@ -313,10 +354,12 @@ class Sandboxes:
         with self.lock:
             if any(b.workspace == r["workspace"] for b in self.live.values()):
                 raise Refusal("BWRAP_IN_USE", "busy", "a sandbox uses the workspace")
-            root = self.workspaces.pop(r["workspace"], None)
+            root = self.workspaces.get(r["workspace"])
             if root is not None:
-                subprocess.run(["umount", root], check=True)
+                if os.path.ismount(root):
+                    subprocess.run(["umount", root], check=True)
                 os.rmdir(root)
+                del self.workspaces[r["workspace"]]  # last: what failed is tried again
         return {}
 
     def read(self, r): return {"body": enc(read_file(self.box(r).root, dec(r["path"])))}
@@ -327,12 +370,24 @@ class Sandboxes:
     def observe(self, r): box = self.box(r); return {"workspace": box.root, "cgroups": box.cgroups}
 
     def close(self, r=None):
-        for ident in list(self.live):
-            self.dispose({"sandbox": ident})
-        for workspace in list(self.workspaces):
-            self.purge({"workspace": workspace})
-        self.groups.remove(self.groups.tops)
-        os.unlink(self.bwrap)
+        """Removes everything there is: what cannot be removed is told, and keeps nothing else here."""
+        with self.lock:  # whoever creates has finished, and nobody begins
+            self.closing = True
+        steps = [(self.dispose, {"sandbox": ident}) for ident in list(self.live)]
+        steps += [(self.purge, {"workspace": workspace}) for workspace in list(self.workspaces)]
+        steps += [(self.groups.remove_tree, top) for top in self.groups.tops.values()] + [(os.unlink, self.bwrap)]
+        errors = []
+        for step, what in steps:
+            try:
+                step(what)
+            except FileNotFoundError:
+                pass  # it was not made yet, or is gone
+            except Exception as e:
+                errors.append(f"{what}: {e!r}")
+        if errors:  # the record stays, and says where the rest is
+            raise Refusal("BWRAP_LEFT", "", "; ".join(errors))
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.record)
         return {}
 
 
@@ -369,22 +424,24 @@ def main():
     if os.geteuid() != 0 or not bwrap:
         sys.exit("bubblewrap.py needs root (cgroups, mounts) and bwrap: python3 bubblewrap.py /path/to/bwrap")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the suite has died: clean up on the way out
-    boxes, answering, closed = Sandboxes(bwrap), threading.Lock(), False
+    boxes, answering, closed = Sandboxes(), threading.Lock(), False
     pool = ThreadPoolExecutor(64)
     try:
+        boxes.start(bwrap)
         for line in sys.stdin.buffer:
             request = json.loads(line)
             if "cancel" in request:
                 boxes.cancel(request["cancel"])
             elif request["op"] == "close":
-                closed = True
                 handle(boxes, request, answering)
+                closed = True
             else:
                 pool.submit(handle, boxes, request, answering)
     finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not end this half-way
+        pool.shutdown(wait=False, cancel_futures=True)
         if not closed:
             boxes.close()
-        pool.shutdown(wait=False, cancel_futures=True)
 
 
 if __name__ == "__main__":

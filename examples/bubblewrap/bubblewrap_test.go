@@ -250,3 +250,93 @@ func TestDisposeWhileACommandStarts(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// One thing that cannot be removed keeps nothing else, and what was made when the program is told to
+// end goes, at whatever moment that is.
+func TestEndsWhateverStaysAndWhenever(t *testing.T) {
+	tests := map[string]string{
+		// A workspace that is in use, and one after it.
+		"a workspace in use": `
+boxes.start("/bin/true")
+for w in "ab":
+    boxes.create({"workspace": w, "cpuMillis": 1000, "memoryBytes": 1 << 26, "pids": 32, "workspaceBytes": 1 << 20, "workspaceInodes": 64})
+os.chdir(boxes.workspaces["a"])
+try:
+    boxes.close()
+    failed = False
+except b.Refusal as e:
+    failed = "umount" in str(e)
+assert failed, "the workspace that stays is not told"
+assert list(boxes.workspaces) == ["a"], boxes.workspaces
+assert os.path.exists(boxes.record)
+os.chdir("/")
+boxes.close()`,
+		"a create that failed half-way": `
+boxes.start("/bin/true")
+try:
+    boxes.create({"workspace": "w", "cpuMillis": 1000, "memoryBytes": "much", "pids": 32, "workspaceBytes": 1 << 20, "workspaceInodes": 64})
+    assert False
+except OSError:
+    boxes.close()`,
+		// SIGTERM comes while the first cgroups are made.
+		"early": `
+os.mkdir, mkdir = lambda *a: (mkdir(*a), "hallmark-bwrap" in a[0] and os.kill(os.getpid(), signal.SIGTERM)), os.mkdir
+b.Sandboxes = lambda: boxes
+sys.argv = ["bubblewrap.py", "/bin/true"]
+try:
+    b.main()
+except SystemExit:
+    pass`,
+		// A number in cgroup.procs that is no member's any more: nobody is killed.
+		"a number that was given again": `
+boxes.start("/bin/true")
+bystander = subprocess.Popen(["/usr/bin/sleep", "60"])
+looks = [{bystander.pid}, set()]
+b.members = lambda d: looks.pop(0)
+b.kill_all("/nonexistent")
+assert not looks and bystander.poll() is None
+time.sleep(0.1)
+assert bystander.poll() is None, "the bystander was killed"
+bystander.kill()
+boxes.close()`,
+	}
+	for name, script := range tests {
+		t.Run(name, func(t *testing.T) {
+			state := filepath.Join(folder(t), "state")
+			t.Cleanup(func() {
+				mounts, _ := mountinfo.GetMounts(mountinfo.PrefixFilter(state))
+				for _, m := range mounts {
+					t.Errorf("%s is left", m.Mountpoint)
+					syscall.Unmount(m.Mountpoint, syscall.MNT_DETACH)
+				}
+			})
+			cmd := exec.Command("python3", "-B", "-c", "import os, signal, subprocess, sys, time\nimport bubblewrap as b\nboxes = b.Sandboxes()\n"+
+				"print(*boxes.groups.tops.values(), flush=True)\n"+strings.Replace(script, `"/bin/true"`, fmt.Sprintf("%q", fakeBwrap(t)), 1))
+			cmd.Env = append(os.Environ(), "HALLMARK_EXEC_STATE="+state)
+			var stderr strings.Builder
+			cmd.Stderr = &stderr
+			tops, err := cmd.Output()
+			if err != nil {
+				t.Errorf("%v\n%s", err, stderr.String())
+			}
+			for _, top := range strings.Fields(string(tops)) {
+				if _, err := os.Lstat(top); !errors.Is(err, fs.ErrNotExist) {
+					t.Errorf("%s is left: %v", top, err)
+				}
+			}
+			if left, err := os.ReadDir(state); err != nil || len(left) > 0 {
+				t.Errorf("%d things are left in the folder, %v", len(left), err)
+			}
+		})
+	}
+}
+
+// fakeBwrap is a program that says its version: no command runs here.
+func fakeBwrap(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(folder(t), "bwrap")
+	if err := os.WriteFile(path, []byte("#!/bin/sh\necho bubblewrap 0.8.0\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}

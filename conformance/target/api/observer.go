@@ -4,13 +4,12 @@ package api
 
 import (
 	"context"
-	"fmt"
 	"strings"
 
-	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/filters"
 	"github.com/hallmark-sandbox/hallmark/conformance/target"
 	"github.com/hallmark-sandbox/hallmark/conformance/target/internal/cgroup"
+	"github.com/hallmark-sandbox/hallmark/conformance/target/internal/engineview"
 )
 
 // observer looks through the engine's own socket and /proc. It never asks the worker.
@@ -25,22 +24,9 @@ func (o observer) Container(ctx context.Context, sandboxID string) (target.Conta
 	if o.run != nil {
 		args.Add("label", "hallmark.worker="+o.run.id)
 	}
-	rows, err := o.engine.ContainerList(ctx, container.ListOptions{All: true, Filters: args})
+	in, err := engineview.Inspect(ctx, o.engine, args)
 	if err != nil {
-		return target.Container{}, fmt.Errorf("list containers: %w", err)
-	}
-	if len(rows) == 0 {
-		return target.Container{}, target.ErrNoContainer
-	}
-	pick := rows[0]
-	for _, r := range rows {
-		if r.State == "running" {
-			pick = r
-		}
-	}
-	in, err := o.engine.ContainerInspect(ctx, pick.ID)
-	if err != nil {
-		return target.Container{}, fmt.Errorf("inspect container: %w", err)
+		return target.Container{}, err
 	}
 	c := target.Container{ID: in.ID, Name: strings.TrimPrefix(in.Name, "/"), ImageID: in.Image, Labels: in.Config.Labels}
 	if in.HostConfig != nil {

@@ -3,6 +3,7 @@
 package api
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,22 +11,18 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"time"
 
-	"github.com/containerd/errdefs"
-	"github.com/docker/docker/api/types/container"
-	"github.com/docker/docker/api/types/filters"
-	"github.com/docker/docker/api/types/image"
 	docker "github.com/docker/docker/client"
-	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
-	"github.com/hallmark-sandbox/hallmark/conformance/oracle"
 	"github.com/hallmark-sandbox/hallmark/conformance/target"
 	"github.com/hallmark-sandbox/hallmark/conformance/target/internal/cgroup"
 	"github.com/hallmark-sandbox/hallmark/conformance/target/internal/leftover"
+	"github.com/hallmark-sandbox/hallmark/strictjson"
 )
 
 // immutableFlag is FS_IMMUTABLE_FL of linux/fs.h.
@@ -36,6 +33,7 @@ const recordFile = "launch.json"
 
 // ownership is what a later run needs to remove what a killed one left.
 type ownership struct {
+	Format   string    `json:"format"`
 	Owner    processID `json:"owner"`  // the suite's process
 	Worker   processID `json:"worker"` // zero before the first start
 	WorkerID string    `json:"workerId"`
@@ -49,8 +47,10 @@ type processID struct {
 	Start string `json:"start"` // clock ticks since boot
 }
 
+func (p processID) valid() bool { return p.Pid > 0 && p.Start != "" }
+
 func (p processID) alive() bool {
-	if p.Pid == 0 {
+	if p.Pid <= 0 {
 		return false
 	}
 	now, err := startTicks(p.Pid)
@@ -60,7 +60,7 @@ func (p processID) alive() bool {
 func (l *launched) record(engine string) error { return l.recordWorker(engine, 0) }
 
 func (l *launched) recordWorker(engine string, pid int) error {
-	o := ownership{WorkerID: l.id, Engine: engine, Sockets: l.sockets, Cgroup: l.cgroup}
+	o := ownership{Format: format, WorkerID: l.id, Engine: engine, Sockets: l.sockets, Cgroup: l.cgroup}
 	var err error
 	o.Owner.Pid = os.Getpid()
 	if o.Owner.Start, err = startTicks(o.Owner.Pid); err != nil {
@@ -96,24 +96,19 @@ func SweepStale(ctx context.Context, parent string) error {
 		return err
 	}
 	defer d.Close()
+	if st, err := d.Stat(); err != nil || !target.Own(st) {
+		return err // anybody could hold the lock for ever; nothing is swept there
+	}
 	if err := lock(ctx, d); err != nil {
 		return err
 	}
-	var errs []error
-	records, err := filepath.Glob(filepath.Join(parent, "*", "*", recordFile))
-	if err != nil {
-		return err
-	}
-	for _, path := range records {
-		o, err := readOwnership(path)
-		switch {
-		case err != nil:
-			errs = append(errs, fmt.Errorf("read launch record %s: %w", path, err))
-		case o != nil && !o.Owner.alive():
-			errs = append(errs, o.sweep(ctx, filepath.Dir(path)))
+	return target.SweepRuns(parent, recordFile, func(d target.Dead) error {
+		o, err := parse(d.Record)
+		if err != nil || o == nil || o.Owner.alive() {
+			return err
 		}
-	}
-	return errors.Join(append(errs, target.RemoveDeadRuns(parent))...)
+		return o.sweep(ctx, d.Dir)
+	})
 }
 
 func lock(ctx context.Context, f *os.File) error {
@@ -133,25 +128,28 @@ func lock(ctx context.Context, f *os.File) error {
 	}
 }
 
-// readOwnership returns nil for a record that is not this user's own: it would say whom to kill.
-func readOwnership(path string) (*ownership, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil // its run has just ended
-	}
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	if st, err := f.Stat(); err != nil || !target.Own(st) {
-		return nil, err
-	}
-	if st, err := os.Lstat(filepath.Dir(path)); err != nil || !target.Own(st) {
-		return nil, err
+// format begins every record: a file of another program's is not taken for one.
+const format = "hallmark-launch/1"
+
+// labelWorker is the label of a worker's containers.
+const labelWorker = "hallmark.worker"
+
+var workerForm = regexp.MustCompile(`^suite-([0-9a-f]{32})$`)
+
+// parse returns nil for what does not say that it is a launch record: it would say whom to kill.
+// What says so and is broken is an error.
+func parse(b []byte) (*ownership, error) {
+	if !bytes.Contains(b, []byte(format)) {
+		return nil, nil
 	}
 	var o ownership
-	if err := json.NewDecoder(f).Decode(&o); err != nil {
-		return nil, err
+	if err := strictjson.Unmarshal(b, &o, strictjson.Default); err != nil {
+		return nil, fmt.Errorf("read launch record: %w", err)
+	}
+	id := workerForm.FindStringSubmatch(o.WorkerID)
+	if o.Format != format || !o.Owner.valid() || o.Worker != (processID{}) && !o.Worker.valid() || id == nil || !filepath.IsAbs(o.Engine) ||
+		filepath.Base(o.Sockets) != socketFolder+id[1][:16] || o.Cgroup != "" && filepath.Base(o.Cgroup) != id[1][:16] {
+		return nil, errors.New("read launch record: it says what no record of this driver's does")
 	}
 	return &o, nil
 }
@@ -182,10 +180,8 @@ func (o ownership) sweep(ctx context.Context, dir string) error {
 			return fmt.Errorf("ask engine: %w", err)
 		}
 	}
-	if _, err := l.remove(ctx, cli); err != nil {
-		return err
-	}
-	return os.Remove(dir)
+	_, err := l.remove(ctx, cli)
+	return err
 }
 
 // remove deletes containers, images, mounts, loop devices, cgroups and files of the worker and its
@@ -194,19 +190,19 @@ func (o ownership) sweep(ctx context.Context, dir string) error {
 func (l *launched) remove(ctx context.Context, engine *docker.Client) (left []string, err error) {
 	var errs []error
 	if engine != nil && l.id != "" {
-		found, err := removeContainers(ctx, engine, l.id, l.cgroup)
-		left, errs = append(left, found...), append(errs, err)
-		found, err = removeImages(ctx, engine, l.cgroup)
+		found, err := leftover.RemoveOwned(ctx, engine, labelWorker+"="+l.id, l.cgroup)
 		left, errs = append(left, found...), append(errs, err)
 	}
 	found, err := unmountBelow(l.dir)
 	left, errs = append(left, found...), append(errs, err)
+	if err != nil {
+		return left, errors.Join(errs...) // what is still mounted there must not be cleared with the folder
+	}
 	found, err = detachLoops(ctx, l.dir)
 	left, errs = append(left, found...), append(errs, err)
-	errs = append(errs, removeCgroup(ctx, l.cgroup))
-	errs = append(errs, clearFolder(l.dir))
+	errs = append(errs, removeCgroup(ctx, l.cgroup), clearFolder(l.dir))
 	if strings.HasPrefix(filepath.Base(l.sockets), socketFolder) {
-		errs = append(errs, os.RemoveAll(l.sockets))
+		errs = append(errs, target.RemoveTree(l.sockets))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return left, err // the record stays, for the next sweep
@@ -233,66 +229,17 @@ func removeCgroup(ctx context.Context, parent string) error {
 	return cgroup.Remove(ctx, parent)
 }
 
-// removeContainers removes what carries this worker's random id, and what a case of its process
-// has planted: containers below its random cgroup parent.
-func removeContainers(ctx context.Context, cli *docker.Client, id, parent string) (left []string, err error) {
-	rows, err := cli.ContainerList(ctx, container.ListOptions{All: true})
-	if err != nil {
-		return nil, fmt.Errorf("list the worker's containers: %w", err)
-	}
-	var errs []error
-	for _, c := range rows {
-		if c.Labels["hallmark.worker"] != id {
-			if parent == "" {
-				continue
-			}
-			in, err := cli.ContainerInspect(ctx, c.ID)
-			if errdefs.IsNotFound(err) {
-				continue
-			}
-			if err != nil {
-				errs = append(errs, fmt.Errorf("inspect a container: %w", err))
-				continue
-			}
-			if in.HostConfig == nil || in.HostConfig.CgroupParent != parent {
-				continue
-			}
-		}
-		left = append(left, "container "+c.ID[:min(12, len(c.ID))])
-		errs = append(errs, leftover.RemoveContainer(ctx, cli, c.ID))
-	}
-	return left, errors.Join(errs...)
-}
-
-// removeImages removes what a case has made from a container below the process's cgroup parent,
-// under whatever names.
-func removeImages(ctx context.Context, cli *docker.Client, parent string) (left []string, err error) {
-	if parent == "" {
-		return nil, nil
-	}
-	rows, err := cli.ImageList(ctx, image.ListOptions{All: true, Filters: filters.NewArgs(filters.Arg("label", oracle.PlantParent+"="+parent))})
-	if err != nil {
-		return nil, fmt.Errorf("list planted images: %w", err)
-	}
-	var errs []error
-	for _, m := range rows {
-		left = append(left, "image "+m.ID)
-		if _, err := cli.ImageRemove(ctx, m.ID, image.RemoveOptions{Force: true}); !errdefs.IsNotFound(err) {
-			errs = append(errs, err)
-		}
-	}
-	return left, errors.Join(errs...)
-}
+var unmount = unix.Unmount // tests refuse it
 
 func unmountBelow(dir string) (left []string, err error) {
-	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
+	mounts, err := target.MountsBelow(dir)
 	if err != nil {
 		return nil, fmt.Errorf("read mounts: %w", err)
 	}
 	var errs []error
 	for i := len(mounts) - 1; i >= 0; i-- {
 		left = append(left, "mount "+filepath.Base(mounts[i].Mountpoint))
-		if err := unix.Unmount(mounts[i].Mountpoint, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
+		if err := unmount(mounts[i].Mountpoint, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
 			errs = append(errs, fmt.Errorf("unmount: %w", err))
 		}
 	}
@@ -302,6 +249,13 @@ func unmountBelow(dir string) (left []string, err error) {
 // detachLoops clears the loop devices that are backed by a file below dir. The kernel lets go
 // when the last user has: poll until none names such a file.
 func detachLoops(ctx context.Context, dir string) (left []string, err error) {
+	dir, err = filepath.EvalSymlinks(dir) // as the kernel names the file
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
 	for first := true; ; first = false {
 		devices, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
 		if err != nil {
@@ -337,7 +291,8 @@ func detachLoops(ctx context.Context, dir string) (left []string, err error) {
 // clearFolder empties dir but for the record. Mount points of workspaces are immutable while nothing is mounted
 // on them, on purpose; that flag goes first (ioctl_iflags(2)).
 func clearFolder(dir string) error {
-	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+	// A sweep names dir by a link of the kernel's, and the walk does not follow one at its root.
+	err := filepath.WalkDir(dir+"/.", func(path string, d fs.DirEntry, err error) error {
 		if d == nil || !d.IsDir() {
 			return nil
 		}
@@ -355,15 +310,5 @@ func clearFolder(dir string) error {
 	if err != nil {
 		return fmt.Errorf("walk run folder: %w", err)
 	}
-	entries, err := os.ReadDir(dir)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	var errs []error
-	for _, e := range entries {
-		if e.Name() != recordFile {
-			errs = append(errs, os.RemoveAll(filepath.Join(dir, e.Name())))
-		}
-	}
-	return errors.Join(append(errs, err)...)
+	return target.ClearTree(dir, recordFile) // a mount that could not be detached stays
 }

@@ -30,11 +30,13 @@ func plant(t *testing.T, parent string, owner processID) (dir, cgroup string) {
 	if err := os.MkdirAll(point, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	sockets, err := os.MkdirTemp("", "hlk-")
-	if err != nil {
+	id := fmt.Sprintf("%032x", owner.Pid<<32+os.Getpid())
+	id = id[16:] + id[:16]
+	sockets := filepath.Join(t.TempDir(), socketFolder+id[:16])
+	if err := os.Mkdir(sockets, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	cgroup = fmt.Sprintf("/hallmark-sweep-test-%d/%d", os.Getpid(), owner.Pid)
+	cgroup = fmt.Sprintf("/hallmark-sweep-test-%d/%s", os.Getpid(), id[:16])
 	for _, root := range roots(t) {
 		if err := os.MkdirAll(filepath.Join(root, cgroup, "sandbox"), 0o755); err != nil {
 			t.Fatal(err)
@@ -45,7 +47,7 @@ func plant(t *testing.T, parent string, owner processID) (dir, cgroup string) {
 			}
 		})
 	}
-	b, err := json.Marshal(ownership{Owner: owner, WorkerID: "suite-test", Engine: "/nonexistent", Sockets: sockets, Cgroup: cgroup})
+	b, err := json.Marshal(ownership{Format: format, Owner: owner, WorkerID: "suite-" + id, Engine: "/nonexistent", Sockets: sockets, Cgroup: cgroup})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +130,7 @@ func TestSweepRemovesWhatADeadRunLeftAndNothingElse(t *testing.T) {
 	if err := os.Chown(filepath.Join(planted, recordFile), 65532, 65532); err != nil {
 		t.Fatal(err)
 	}
-	for _, run := range []string{stale, filepath.Join(parent, "run-empty", "p1")} {
+	for _, run := range []string{stale, living, planted, filepath.Join(parent, "run-empty", "p1")} {
 		if err := os.MkdirAll(run, 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -196,7 +198,7 @@ func TestSweepRemovesWhatADeadRunLeftAndNothingElse(t *testing.T) {
 
 func mountsBelow(t *testing.T, dir string) int {
 	t.Helper()
-	m, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
+	m, err := target.MountsBelow(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -281,5 +283,71 @@ func TestRecordGoesLast(t *testing.T) {
 	}
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
 		t.Errorf("left: %v, %v", entries, err)
+	}
+}
+
+// What is mounted below is not the suite's to clear: it stays with its record when it cannot be unmounted.
+func TestNothingIsClearedUnderAMount(t *testing.T) {
+	dir, cgroup := plant(t, t.TempDir(), processID{1 << 30, "1"})
+	point := filepath.Join(dir, "workspaces", "mnt")
+	file := filepath.Join(point, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	link := filepath.Join(t.TempDir(), "link") // the guard must see through it
+	if err := os.Symlink(dir, link); err != nil {
+		t.Fatal(err)
+	}
+	unmount = func(string, int) error { return unix.EPERM }
+	defer func() { unmount = unix.Unmount }()
+	for _, way := range []string{dir, link} {
+		l := &launched{dir: way, cgroup: cgroup}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second) // a loop device would be waited for
+		if _, err := l.remove(ctx, nil); !errors.Is(err, unix.EPERM) {
+			t.Errorf("remove: %v", err)
+		}
+		cancel()
+		for _, path := range []string{file, filepath.Join(dir, recordFile)} {
+			if _, err := os.Stat(path); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+// A file of the record's name may be anybody's: only what is a record to the letter is believed.
+func TestAFileOfTheSameNameIsNoLaunchRecord(t *testing.T) {
+	id := strings.Repeat("0a", 16)
+	good := ownership{Format: format, Owner: processID{1 << 30, "1"}, WorkerID: "suite-" + id, Engine: "/s", Sockets: "/tmp/" + socketFolder + id[:16], Cgroup: "/lab/" + id[:16]}
+	encode := func(change func(*ownership)) string {
+		o := good
+		change(&o)
+		b, err := json.Marshal(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	for name, tt := range map[string]struct {
+		text       string
+		ours, fail bool
+	}{
+		"whole":         {encode(func(*ownership) {}), true, false},
+		"another's":     {`{"name":"alice"}`, false, false},
+		"no JSON":       {`{`, false, false},
+		"other format":  {encode(func(o *ownership) { o.Format = "" }), false, false},
+		"more":          {strings.Replace(encode(func(*ownership) {}), "{", `{"name":"alice",`, 1), false, true},
+		"no process":    {encode(func(o *ownership) { o.Owner.Pid = 0 }), false, true},
+		"no start":      {encode(func(o *ownership) { o.Owner.Start = "" }), false, true},
+		"half a worker": {encode(func(o *ownership) { o.Worker.Pid = 7 }), false, true},
+		"other worker":  {encode(func(o *ownership) { o.WorkerID = "worker-" + id }), false, true},
+		"no engine":     {encode(func(o *ownership) { o.Engine = "" }), false, true},
+		"other sockets": {encode(func(o *ownership) { o.Sockets = "/tmp/hlk-x" }), false, true},
+		"shared group":  {encode(func(o *ownership) { o.Cgroup = "/lab/own" }), false, true},
+	} {
+		o, err := parse([]byte(tt.text))
+		if (o != nil) != tt.ours || (err != nil) != tt.fail {
+			t.Errorf("%s: %+v, %v", name, o, err)
+		}
 	}
 }

@@ -113,7 +113,7 @@ func (r runtime) Purge(_ context.Context, ws string) error {
 			return refusal(CodeBusy, target.KindBusy, fmt.Errorf("sandbox %s uses it", s.id))
 		}
 	}
-	if err := os.RemoveAll(r.workspace(ws)); err != nil {
+	if err := target.RemoveTree(r.workspace(ws)); err != nil {
 		return fmt.Errorf("purge workspace: %w", err)
 	}
 	return nil

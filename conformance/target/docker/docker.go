@@ -18,7 +18,7 @@
 // feature quota is not claimed.
 //
 // It owns the containers that carry its random run label, their cgroup parent where the engine's
-// driver is cgroupfs, and its folder. It removes nothing else. It has no state that outlives it: a
+// driver is cgroupfs with what cases plant there, and its folder. It removes nothing else. It has no state that outlives it: a
 // later [Open] beside its folder removes what a killed one left.
 package docker
 
@@ -136,7 +136,7 @@ type driver struct {
 
 // labels of every container. They are what the driver finds its own by.
 const (
-	labelRun     = "hallmark-docker.run"
+	labelRun     = leftover.LabelRun
 	labelSandbox = "hallmark-docker.sandbox"
 )
 
@@ -213,7 +213,7 @@ func (d *driver) able(info system.Info) error {
 		if d.parent == "" {
 			d.parent = "/docker"
 		}
-		d.parent = filepath.Join(d.parent, "hallmark-"+d.id[:12])
+		d.parent = filepath.Join(d.parent, leftover.CgroupName(d.id))
 	case "systemd":
 		if d.parent != "" && !strings.HasSuffix(d.parent, ".slice") {
 			errs = append(errs, fmt.Errorf("cgroupParent %q is not a slice, and the engine's cgroup driver is systemd", d.parent))

@@ -138,6 +138,42 @@ func (b *bench) dir() string {
 	return filepath.Join(b.runs, fmt.Sprint("run", runs.n))
 }
 
+// run makes a run with one process beside the others, and holds it until the lock is closed.
+func (b *bench) run() (dir string, lock *os.File) {
+	b.Helper()
+	work := b.dir()
+	err := os.Mkdir(work, 0o711)
+	if err == nil {
+		lock, err = target.LockRun(work)
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		lock.Close()
+		if err := target.RemoveRun(work); err != nil {
+			b.Errorf("the run's folder is not empty: %v", err)
+		}
+	})
+	return filepath.Join(work, "p1"), lock
+}
+
+// openRun is open in a run of its own: it sweeps what lies beside.
+func (b *bench) openRun() *target.Target {
+	b.Helper()
+	dir, _ := b.run()
+	tg, err := b.tryOpen(dir)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		if err := tg.Close(); err != nil {
+			b.Errorf("close: %v", err)
+		}
+	})
+	return tg
+}
+
 func (b *bench) tryOpen(dir string) (*target.Target, error) {
 	raw, err := json.Marshal(b.config)
 	if err != nil {

@@ -4,16 +4,15 @@ package docker
 
 import (
 	"context"
-	"fmt"
 	"net"
 	"strings"
 
-	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/filters"
 	"golang.org/x/sys/unix"
 
 	"github.com/hallmark-sandbox/hallmark/conformance/target"
 	"github.com/hallmark-sandbox/hallmark/conformance/target/internal/cgroup"
+	"github.com/hallmark-sandbox/hallmark/conformance/target/internal/engineview"
 )
 
 // observer looks through the engine and /proc. There is no log and no tape.
@@ -21,17 +20,9 @@ type observer struct{ *driver }
 
 // Container finds the container by its labels: the engine is asked, not what the driver remembers.
 func (o observer) Container(ctx context.Context, sandboxID string) (target.Container, error) {
-	rows, err := o.engine.ContainerList(ctx, container.ListOptions{All: true, Filters: filters.NewArgs(
-		filters.Arg("label", labelRun+"="+o.id), filters.Arg("label", labelSandbox+"="+sandboxID))})
+	in, err := engineview.Inspect(ctx, o.engine, filters.NewArgs(filters.Arg("label", labelRun+"="+o.id), filters.Arg("label", labelSandbox+"="+sandboxID)))
 	if err != nil {
-		return target.Container{}, fmt.Errorf("list containers: %w", err)
-	}
-	if len(rows) == 0 {
-		return target.Container{}, target.ErrNoContainer
-	}
-	in, err := o.engine.ContainerInspect(ctx, rows[0].ID)
-	if err != nil {
-		return target.Container{}, fmt.Errorf("inspect container: %w", err)
+		return target.Container{}, err
 	}
 	c := target.Container{ID: in.ID, Name: strings.TrimPrefix(in.Name, "/"), ImageID: in.Image, Labels: in.Config.Labels}
 	if in.HostConfig != nil {

@@ -59,12 +59,12 @@ func victim() {
 func TestAKilledRunIsSwept(t *testing.T) {
 	eachRuntime(t, func(b *bench) {
 		bystander := b.bystander()
-		living := b.sandbox(b.open(), target.Spec{})
+		living := b.sandbox(b.openRun(), target.Spec{})
 		raw, err := json.Marshal(b.config)
 		if err != nil {
 			t.Fatal(err)
 		}
-		dir := b.dir()
+		dir, lock := b.run()
 		text, err := json.Marshal(order{raw, dir, b.image})
 		if err != nil {
 			t.Fatal(err)
@@ -95,14 +95,15 @@ func TestAKilledRunIsSwept(t *testing.T) {
 		}
 		defer os.Remove(stranger)
 
-		b.open()
+		lock.Close()
+		b.openRun()
 		if _, err := b.cli.ContainerInspect(b.Context(), id); err == nil {
 			t.Error("the container is still there")
 		}
 		if left := cgroups(parent); len(left) > 0 {
 			t.Errorf("cgroups are still there: %v", left)
 		}
-		if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		if _, err := os.Stat(filepath.Dir(dir)); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("the killed run's folder: %v", err)
 		}
 		if _, err := os.Stat(stranger); err != nil {
@@ -173,7 +174,7 @@ func TestAnEngineThatIsGoneIsNamed(t *testing.T) {
 	r, socket := newRelay(t, b.lab.Socket)
 	real := b.config
 	b.config.Socket = socket
-	dir := b.dir()
+	dir, lock := b.run()
 	tg, err := b.tryOpen(dir)
 	if err != nil {
 		t.Fatal(err)
@@ -218,7 +219,8 @@ func TestAnEngineThatIsGoneIsNamed(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "owner.json"), []byte(dead), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	b.open() // sweeps it now that its owner's start time is nobody's
+	lock.Close()
+	b.openRun() // sweeps it now that its owner's start time is nobody's
 	if _, err := b.cli.ContainerInspect(t.Context(), id); err == nil {
 		t.Error("the container is still there")
 	}

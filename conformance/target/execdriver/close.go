@@ -11,8 +11,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
+
+	"github.com/hallmark-sandbox/hallmark/conformance/target"
 )
 
 // close is [driver.end], and tells of a program that has broken the protocol before.
@@ -78,7 +79,7 @@ func (d *driver) end() error {
 // is said.
 func (d *driver) removeFolders() error {
 	var left []string
-	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(d.dir))
+	mounts, err := target.MountsBelow(d.dir)
 	if err != nil {
 		return fmt.Errorf("list mounts: %w", err)
 	}

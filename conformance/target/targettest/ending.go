@@ -11,8 +11,6 @@ import (
 	"os"
 	"time"
 
-	"github.com/moby/sys/mountinfo"
-
 	"github.com/hallmark-sandbox/hallmark/conformance/target"
 )
 
@@ -166,7 +164,7 @@ func checkClose(ctx context.Context, s *subject) error {
 	if s.o.Dir == "" {
 		return f.join()
 	}
-	if mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(s.o.Dir)); err != nil || len(mounts) > 0 {
+	if mounts, err := target.MountsBelow(s.o.Dir); err != nil || len(mounts) > 0 {
 		f.add("%d mounts below the driver's folder, %v", len(mounts), err)
 	}
 	if entries, err := os.ReadDir(s.o.Dir); err == nil && len(entries) > 0 {

@@ -339,7 +339,11 @@ func (j *job) tellRow(r matrix.Row) {
 	if r.Kept {
 		how = "(kept)"
 	}
-	j.step("%-5s %d caught, %d green, %d excused %s", r.Mutant, n[matrix.Caught], n[matrix.Green], n[matrix.Excused], how)
+	others := fmt.Sprintf(", %d green, %d excused", n[matrix.Green], n[matrix.Excused])
+	if n[matrix.Blank] > 0 { // they were not run
+		others = ""
+	}
+	j.step("%-5s %d caught%s %s", r.Mutant, n[matrix.Caught], others, how)
 	for _, line := range r.Bad() {
 		fmt.Fprintf(j.steps, "        %s\n", line)
 	}

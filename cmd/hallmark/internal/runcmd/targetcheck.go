@@ -17,6 +17,7 @@ import (
 
 	"github.com/hallmark-sandbox/hallmark/cmd/hallmark/internal/exit"
 	"github.com/hallmark-sandbox/hallmark/conformance"
+	"github.com/hallmark-sandbox/hallmark/conformance/target"
 	"github.com/hallmark-sandbox/hallmark/conformance/target/targettest"
 )
 
@@ -62,10 +63,20 @@ func checkTarget(ctx context.Context, w io.Writer, suite conformance.Suite, file
 	if err != nil {
 		return err
 	}
-	dir := filepath.Join(root, "check-"+rand.Text())
+	// As in a run: the driver sweeps the folder two above its own, which must be that of this user's runs.
+	work := filepath.Join(root, "check-"+rand.Text())
+	if err := os.Mkdir(work, 0o711); err != nil {
+		return failed("no folder for the target's state", err)
+	}
+	lock, err := target.LockRun(work)
+	if err != nil {
+		return failed("no folder for the target's state", errors.Join(err, os.Remove(work)))
+	}
+	defer lock.Close()
+	dir := filepath.Join(work, "p1")
 	tg, err := open(ctx, json.RawMessage(file.Config), dir)
 	if err != nil {
-		return &exit.Error{Status: exit.Failed, Sentence: "the target cannot be opened", Cause: errors.Join(err, os.Remove(dir)), Remedy: "docs/targets.md says what each driver needs"}
+		return &exit.Error{Status: exit.Failed, Sentence: "the target cannot be opened", Cause: errors.Join(err, target.RemoveRun(work)), Remedy: "docs/targets.md says what each driver needs"}
 	}
 	broken := 0
 	findings := targettest.Examine(ctx, tg, targettest.Options{Tenant: tenant, Image: workloads[0].ConfigDigest, Dir: dir}, func(f targettest.Finding) {
@@ -79,7 +90,7 @@ func checkTarget(ctx context.Context, w io.Writer, suite conformance.Suite, file
 			fmt.Fprintf(w, "kept    %-14s %s\n", f.Name, f.Promise)
 		}
 	})
-	if err := os.Remove(dir); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := target.RemoveRun(work); err != nil {
 		broken++
 		fmt.Fprintf(w, "BROKEN  %-14s %s\n", "folder", err)
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -69,5 +70,38 @@ func TestTargetCheck(t *testing.T) {
 		if n := strings.Count(out.String(), "\nkept ") + strings.Count(out.String(), "\nabsent ") + strings.Count(out.String(), "\nBROKEN "); tt.says != nil && n != len(targettest.Checks())-1 {
 			t.Errorf("%s: %d promises are told after the first, there are %d", tt.driver, n, len(targettest.Checks()))
 		}
+	}
+}
+
+// A driver sweeps the folder two above its own: that of this user's runs, never the one for
+// everybody's temporary files. Another sweep must take the check for alive.
+func TestTargetCheckOpensTheDriverWhereARunDoes(t *testing.T) {
+	temp := t.TempDir()
+	t.Setenv("TMPDIR", temp)
+	tenant := filepath.Join(t.TempDir(), "tenant")
+	if err := os.WriteFile(tenant, []byte("#!/bin/false\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	asked := false
+	suite := conformance.Suite{Drivers: map[string]conformance.Open{"looks": func(_ context.Context, _ json.RawMessage, dir string) (*target.Target, error) {
+		asked = true
+		root, err := runsFolder()
+		if err != nil || filepath.Dir(filepath.Dir(dir)) != root {
+			t.Errorf("the driver is opened with %s, the runs' folder is %s, %v", dir, root, err)
+		}
+		if err := target.RemoveDeadRuns(filepath.Dir(filepath.Dir(dir))); err != nil {
+			t.Error(err)
+		}
+		if _, err := os.Stat(filepath.Join(filepath.Dir(dir), target.RunLock)); err != nil {
+			t.Errorf("the check does not hold its folder: %v", err)
+		}
+		return nil, errors.New("seen enough")
+	}}}
+	err := checkTarget(t.Context(), io.Discard, suite, TargetFile{Driver: "looks", Workloads: []string{evidence.Digest([]byte("no image"))}}, tenant)
+	if err == nil || !asked {
+		t.Errorf("the driver was asked: %v, %v", asked, err)
+	}
+	if left, err := filepath.Glob(filepath.Join(temp, "hallmark-runs-*", "*")); err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
 	}
 }

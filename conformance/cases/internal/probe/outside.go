@@ -215,7 +215,11 @@ func (b *bench) admission(ctx context.Context, t *conformance.T) (conformance.Pr
 	if err != nil {
 		return unknown, "", err
 	}
-	plant, err := engine.Make(ctx, oracle.Plant{Image: t.Image(), Argv: []string{"/plant"}})
+	parent, err := attack.Parent(t) // by it the target's sweep finds what a killed run left
+	if err != nil {
+		return unknown, "", err
+	}
+	plant, err := engine.Make(ctx, oracle.Plant{Image: t.Image(), Argv: []string{"/plant"}, CgroupParent: parent})
 	if err != nil {
 		return unknown, "", err
 	}

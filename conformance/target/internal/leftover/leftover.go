@@ -8,6 +8,7 @@
 package leftover
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -15,16 +16,20 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"syscall"
+	"regexp"
+	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/filters"
+	"github.com/docker/docker/api/types/image"
 	docker "github.com/docker/docker/client"
 
+	"github.com/hallmark-sandbox/hallmark/conformance/oracle"
 	"github.com/hallmark-sandbox/hallmark/conformance/target"
 	"github.com/hallmark-sandbox/hallmark/conformance/target/internal/cgroup"
+	"github.com/hallmark-sandbox/hallmark/strictjson"
 )
 
 // File is the record's name in the folder that it speaks for.
@@ -32,6 +37,7 @@ const File = "owner.json"
 
 // Record says whose a folder is, and what else belongs to it.
 type Record struct {
+	Format string  `json:"format"` // set by Write
 	Owner  Process `json:"owner"`
 	Engine string  `json:"engine"` // socket
 	Label  string  `json:"label"`  // name=value of every container, random for each run
@@ -40,6 +46,7 @@ type Record struct {
 
 // Write puts r into dir, atomically.
 func (r Record) Write(dir string) error {
+	r.Format = format
 	b, err := json.Marshal(r)
 	if err != nil {
 		return fmt.Errorf("encode owner record: %w", err)
@@ -62,7 +69,7 @@ const removalBound = 10 * time.Second
 func (r Record) Remove(ctx context.Context, cli *docker.Client, dir string) (left []string, err error) {
 	var errs []error
 	if cli != nil && r.Label != "" {
-		left, err = RemoveContainers(ctx, cli, r.Label)
+		left, err = RemoveOwned(ctx, cli, r.Label, r.Cgroup)
 		errs = append(errs, err)
 	}
 	if r.Cgroup != "" {
@@ -70,7 +77,7 @@ func (r Record) Remove(ctx context.Context, cli *docker.Client, dir string) (lef
 		errs = append(errs, cgroup.Remove(bounded, r.Cgroup))
 		cancel()
 	}
-	errs = append(errs, clear(dir))
+	errs = append(errs, target.ClearTree(dir, File))
 	if err := errors.Join(errs...); err != nil {
 		return left, err // the record stays, for the next sweep
 	}
@@ -90,6 +97,60 @@ func RemoveContainers(ctx context.Context, cli *docker.Client, label string) (le
 	for _, c := range rows {
 		left = append(left, "container "+c.ID[:min(12, len(c.ID))])
 		errs = append(errs, RemoveContainer(ctx, cli, c.ID))
+	}
+	return left, errors.Join(errs...)
+}
+
+// RemoveOwned removes the containers with the label, which is name=value, and what cases have
+// planted beside them: containers whose cgroup parent is parent, running or not, and images made from those.
+// "" is no parent of anybody's own. It says what was there.
+func RemoveOwned(ctx context.Context, cli *docker.Client, label, parent string) (left []string, err error) {
+	name, value, _ := strings.Cut(label, "=")
+	rows, err := cli.ContainerList(ctx, container.ListOptions{All: true})
+	if err != nil {
+		return nil, fmt.Errorf("list containers: %w", err)
+	}
+	var errs []error
+	for _, c := range rows {
+		if got, ok := c.Labels[name]; !ok || got != value {
+			if parent == "" {
+				continue
+			}
+			in, err := cli.ContainerInspect(ctx, c.ID)
+			if errdefs.IsNotFound(err) {
+				continue
+			}
+			if err != nil {
+				errs = append(errs, fmt.Errorf("inspect a container: %w", err))
+				continue
+			}
+			if in.ContainerJSONBase == nil || in.HostConfig == nil || in.HostConfig.CgroupParent != parent {
+				continue
+			}
+		}
+		left = append(left, "container "+c.ID[:min(12, len(c.ID))])
+		errs = append(errs, RemoveContainer(ctx, cli, c.ID))
+	}
+	images, err := removeImages(ctx, cli, parent)
+	return append(left, images...), errors.Join(append(errs, err)...)
+}
+
+// removeImages removes what a case has made from a container below the cgroup parent, under
+// whatever names.
+func removeImages(ctx context.Context, cli *docker.Client, parent string) (left []string, err error) {
+	if parent == "" {
+		return nil, nil
+	}
+	rows, err := cli.ImageList(ctx, image.ListOptions{All: true, Filters: filters.NewArgs(filters.Arg("label", oracle.PlantParent+"="+parent))})
+	if err != nil {
+		return nil, fmt.Errorf("list planted images: %w", err)
+	}
+	var errs []error
+	for _, m := range rows {
+		left = append(left, "image "+m.ID)
+		if _, err := cli.ImageRemove(ctx, m.ID, image.RemoveOptions{Force: true}); err != nil && !errdefs.IsNotFound(err) {
+			errs = append(errs, fmt.Errorf("remove a planted image: %w", err))
+		}
 	}
 	return left, errors.Join(errs...)
 }
@@ -122,72 +183,47 @@ func RemoveContainer(ctx context.Context, cli *docker.Client, id string) error {
 	}
 }
 
-// clear empties dir but for the record.
-func clear(dir string) error {
-	entries, err := os.ReadDir(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	errs := []error{err}
-	for _, e := range entries {
-		if e.Name() != File {
-			errs = append(errs, os.RemoveAll(filepath.Join(dir, e.Name())))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// Sweep removes what killed runs left in the folders below parent, and in those of their processes
-// below them: those with a record whose owner has died. Folders without a record, and those of the
-// living, are not touched.
+// Sweep removes what killed runs left in the folders of their processes: see [target.SweepRuns].
+// What is not a record of this driver's to the letter is somebody else's, and not touched.
 func Sweep(ctx context.Context, parent string) error {
-	var dirs []string
-	for _, pattern := range []string{"*", filepath.Join("*", "*")} {
-		found, err := filepath.Glob(filepath.Join(parent, pattern, File))
-		if err != nil {
-			return fmt.Errorf("sweep: %w", err)
-		}
-		for _, f := range found {
-			dirs = append(dirs, filepath.Dir(f))
-		}
-	}
-	var errs []error
-	for _, dir := range dirs {
-		name := filepath.Base(dir)
-		b, err := os.ReadFile(filepath.Join(dir, File))
-		if err != nil {
-			continue
-		}
-		var r Record
-		if err := json.Unmarshal(b, &r); err != nil {
-			errs = append(errs, fmt.Errorf("sweep %s: read owner record: %w", name, err))
-			continue
-		}
-		if r.Owner.Alive() {
-			continue
-		}
-		if err := r.sweep(ctx, dir); err != nil {
-			errs = append(errs, fmt.Errorf("sweep %s: %w", name, err))
-		}
-	}
-	return errors.Join(append(errs, target.RemoveDeadRuns(parent))...)
-}
-
-// sweep believes a record of this process's user only: it says what to remove on an engine, as root.
-func (r Record) sweep(ctx context.Context, dir string) error {
-	for _, path := range []string{dir, filepath.Join(dir, File)} {
-		st, err := os.Lstat(path)
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil // another sweep was faster
-		}
-		if err != nil {
+	return target.SweepRuns(parent, File, func(d target.Dead) error {
+		r, err := parse(d.Record)
+		if err != nil || r == nil || r.Owner.Alive() {
 			return err
 		}
-		sys, ok := st.Sys().(*syscall.Stat_t)
-		if !ok || int(sys.Uid) != os.Geteuid() || st.Mode()&(fs.ModeSymlink|0o022) != 0 {
-			return nil
-		}
+		return r.sweep(ctx, d.Dir)
+	})
+}
+
+// format begins every record: a file of another program's is not taken for one.
+const format = "hallmark-owner/1"
+
+// LabelRun is the name of the label by which a run's containers are known. Its value is random.
+const LabelRun = "hallmark-docker.run"
+
+var labelForm = regexp.MustCompile(`^` + regexp.QuoteMeta(LabelRun) + `=([0-9a-f]{32})$`)
+
+// CgroupName is the last name of the cgroup parent of a run with this label value.
+func CgroupName(id string) string { return "hallmark-" + id[:12] }
+
+// parse returns nil for what does not say that it is a record. What says so and is broken is an error.
+func parse(b []byte) (*Record, error) {
+	if !bytes.Contains(b, []byte(format)) {
+		return nil, nil
 	}
+	var r Record
+	if err := strictjson.Unmarshal(b, &r, strictjson.Default); err != nil {
+		return nil, fmt.Errorf("read owner record: %w", err)
+	}
+	id := labelForm.FindStringSubmatch(r.Label)
+	if r.Format != format || r.Owner.Pid <= 0 || r.Owner.Start == "" || id == nil || !filepath.IsAbs(r.Engine) ||
+		r.Cgroup != "" && (filepath.Clean("/"+r.Cgroup) != "/"+strings.TrimPrefix(r.Cgroup, "/") || filepath.Base(r.Cgroup) != CgroupName(id[1])) {
+		return nil, errors.New("read owner record: it says what no record of this driver's does")
+	}
+	return &r, nil
+}
+
+func (r Record) sweep(ctx context.Context, dir string) error {
 	var cli *docker.Client
 	if _, err := os.Stat(r.Engine); err == nil {
 		c, err := docker.NewClientWithOpts(docker.WithHost("unix://"+r.Engine), docker.WithAPIVersionNegotiation())
@@ -207,11 +243,6 @@ func (r Record) sweep(ctx context.Context, dir string) error {
 			return fmt.Errorf("ask engine: %w", err)
 		}
 	}
-	if _, err := r.Remove(ctx, cli, dir); err != nil {
-		return err
-	}
-	if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
+	_, err := r.Remove(ctx, cli, dir)
+	return err
 }
