@@ -246,6 +246,9 @@ func (b *bench) conclude(t *T, start time.Time) Execution {
 	switch {
 	case len(t.failures) > 0 && !t.broken:
 		e.Status, e.Reason, e.Text = Fail, t.failures[0].reason, t.failures[0].text
+		if t.ended != nil {
+			e.Ended = string(t.ended.status) + ":" + t.ended.reason
+		}
 	case t.ended != nil:
 		e.Status, e.Reason, e.Text = t.ended.status, t.ended.reason, t.ended.text
 	case len(lacking) > 0:

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -130,6 +131,7 @@ func TestWhatFollowsACase(t *testing.T) {
 		attack func(ctx context.Context, f *fake, t *T)
 		status Status
 		reason string
+		also   []string // of the signed row
 	}{
 		{name: "nothing", status: Pass},
 		{name: "dispose refused", spoil: func(f *fake) { f.disposeErr = refusal }, status: Fail, reason: "cleanup-incomplete"},
@@ -145,7 +147,12 @@ func TestWhatFollowsACase(t *testing.T) {
 		}, status: Fail, reason: "canary-leaked"},
 		{name: "canary nowhere", attack: func(_ context.Context, f *fake, t *T) { t.Canary("secret") }, status: Pass},
 		{name: "own judgement first", spoil: func(f *fake) { f.disposeErr = refusal },
-			attack: func(_ context.Context, _ *fake, t *T) { t.Fail("judged", "x") }, status: Fail, reason: "judged"},
+			attack: func(_ context.Context, _ *fake, t *T) { t.Fail("judged", "x") }, status: Fail, reason: "judged", also: []string{"fail:cleanup-incomplete"}},
+		{name: "not run after a judgement", attack: func(_ context.Context, _ *fake, t *T) {
+			t.Fail("judged", "x")
+			t.Fail("judged", "y")
+			t.NotRun("part-unavailable", "z")
+		}, status: Fail, reason: "judged", also: []string{"not-run:part-unavailable"}},
 		{name: "bug outweighs refusal", spoil: func(f *fake) { f.disposeErr = refusal },
 			attack: func(context.Context, *fake, *T) { panic("bug") }, status: Errored, reason: "panic"},
 		{name: "somebody's container left", attack: func(_ context.Context, f *fake, _ *T) {
@@ -193,6 +200,10 @@ func TestWhatFollowsACase(t *testing.T) {
 			if e.Status != tt.status || e.Reason != tt.reason {
 				t.Errorf("%s %s (%s), want %s %s", e.Status, e.Reason, e.Text, tt.status, tt.reason)
 			}
+			row := Record{Status: e.Status, Reason: e.Reason, Workloads: []Execution{e}}.row()
+			if tt.also != nil && !slices.Equal(row.Also, tt.also) || tt.status == Pass && len(row.Also) > 0 {
+				t.Errorf("the row says that it came to %q as well, want %q", row.Also, tt.also)
+			}
 			if len(f.disposed) != 2 || f.disposed[0] != "sb-two" || len(f.purged) != 2 {
 				t.Errorf("disposed %v, purged %v; want both, newest first", f.disposed, f.purged)
 			}
@@ -200,6 +211,29 @@ func TestWhatFollowsACase(t *testing.T) {
 				t.Errorf("the dead target was started %d times, want once", f.started)
 			}
 		})
+	}
+}
+
+// The worst of a case's passes is its status; the others stand beside it.
+func TestRowNamesEveryEnd(t *testing.T) {
+	failed := Execution{Status: Fail, Reason: "judged", Failures: []string{"judged: a: b", "judged: c", "leftover: d"}}
+	for _, tt := range []struct {
+		name string
+		runs []Execution
+		want []string
+	}{
+		{"alone", []Execution{{Status: Fail, Reason: "judged", Failures: []string{"judged: a"}}}, []string{}},
+		{"a pass beside it", []Execution{{Status: Pass}, failed}, []string{"fail:leftover"}},
+		{"an error beside it", []Execution{failed, {Status: Errored, Reason: "timeout", Failures: []string{"leaked: x"}}}, []string{"error:timeout", "fail:leaked", "fail:leftover"}},
+		{"another failure beside it", []Execution{failed, {Status: Fail, Reason: "escaped", Failures: []string{"escaped: x"}}}, []string{"fail:escaped", "fail:leftover"}},
+		{"not run beside it", []Execution{failed, {Status: NotRun, Reason: "part-unavailable"}}, []string{"fail:leftover", "not-run:part-unavailable"}},
+	} {
+		if got := (Record{Status: Fail, Reason: "judged", Workloads: tt.runs}).row().Also; !slices.Equal(got, tt.want) || got == nil {
+			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
+		}
+	}
+	if got := (Record{Status: Pass, Workloads: []Execution{{Status: Pass}}}).row().Also; got == nil || len(got) > 0 {
+		t.Errorf("a pass: %q", got)
 	}
 }
 

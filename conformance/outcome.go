@@ -5,10 +5,13 @@ package conformance
 import (
 	"cmp"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/onsi/ginkgo/v2/types"
 
 	"github.com/hallmark-sandbox/hallmark/evidence"
 )
@@ -49,6 +52,9 @@ func collect(o Options, p plan, running []string, childErr error) (*result, erro
 		r.broken = "the suite's processes did not end well"
 		r.incomplete = append(r.incomplete, fmt.Sprintf("the suite's processes ended with: %v; see raw/%s", childErr, childLog))
 	}
+	if text := unexplained(p.Raw, run.rows); text != "" {
+		r.incomplete = append(r.incomplete, text)
+	}
 	for _, c := range o.Suite.Cases {
 		if slices.ContainsFunc(run.records, func(r Record) bool { return r.ID == c.ID }) {
 			continue
@@ -65,6 +71,25 @@ func collect(o Options, p plan, running []string, childErr error) (*result, erro
 		r.records = append(r.records, rec)
 	}
 	return r, nil
+}
+
+// unexplained says that the runner did not succeed although every row would let it: something
+// beside the cases failed, and no row shows it. An embedded run has no report of its own.
+func unexplained(raw string, rows []evidence.CaseRow) string {
+	text, err := os.ReadFile(filepath.Join(raw, ginkgoFile))
+	if err != nil {
+		return "" // signing, which needs it, says so
+	}
+	g, err := evidence.ReportGinkgo(text, types.VERSION)
+	if err != nil || g.Succeeded && len(g.SpecialFailures) == 0 {
+		return ""
+	}
+	if slices.ContainsFunc(rows, func(r evidence.CaseRow) bool {
+		return !slices.Contains([]string{evidence.StatusPass, evidence.StatusNotApplicable, evidence.StatusNotRun}, r.Status)
+	}) {
+		return ""
+	}
+	return fmt.Sprintf("the runner did not succeed, and no case says why: %q", g.SpecialFailures)
 }
 
 // conclude judges, writes the reports, and signs the bundle when the run may have one.
@@ -106,6 +131,8 @@ func (r *result) conclude(o Options, p plan) (Outcome, error) {
 		out.Unsigned = "the run has no seal"
 	case r.broken != "":
 		out.Unsigned = r.broken
+	case len(o.CaseIDs) > 0:
+		out.Unsigned = "the run was narrowed to single cases" // whoever picks the cases picks the result
 	default:
 		if err := r.sign(o, p, rows, judged); err != nil {
 			out.Unsigned = "the bundle cannot be made: " + err.Error()
@@ -122,7 +149,14 @@ func (r *result) conclude(o Options, p plan) (Outcome, error) {
 	return out, nil
 }
 
-// plainly is findings for people: the required cases that were never planned are one sentence
+func demanded(cat evidence.Catalogue, profiles []string, id string) bool {
+	return slices.ContainsFunc(profiles, func(name string) bool {
+		p, _ := cat.Profile(name) // options were checked
+		return slices.ContainsFunc(cat.Cases, func(c evidence.CaseRef) bool { return c.ID == id && p.Requires(c) })
+	})
+}
+
+// plainly is findings for people: the demanded cases that were never planned are one sentence
 // instead of a finding each. The signed summary keeps them all.
 func plainly(o Options, p plan, cat evidence.Catalogue, findings []evidence.Finding) []evidence.Finding {
 	unplanned := func(f evidence.Finding) bool {
@@ -140,9 +174,18 @@ func plainly(o Options, p plan, cat evidence.Catalogue, findings []evidence.Find
 			lacking = append(lacking, name)
 		}
 	}
-	require := "profile " + lacking[0] + " requires"
-	if len(lacking) > 1 {
+	var require string
+	switch len(lacking) {
+	case 0: // only such as the target claims to have the features for
+		require = "the target claims to have the features for"
+	case 1:
+		require = "profile " + lacking[0] + " requires"
+	default:
 		require = "the profiles " + strings.Join(lacking, ", ") + " require"
+	}
+	claimed := func(f evidence.Finding) bool { return unplanned(f) && !demanded(cat, o.profiles(), f.Case) }
+	if len(lacking) > 0 && slices.ContainsFunc(findings, claimed) {
+		require += ", or that the target claims to have the features for"
 	}
 	return slices.Insert(out, 0, evidence.Finding{
 		Code: evidence.ReasonCaseMissing, Text: fmt.Sprintf("tier %s leaves out %d cases that %s", o.Tier, left, require),

@@ -115,6 +115,7 @@ type Execution struct {
 	Reason       string                     `json:"reason"`
 	Text         string                     `json:"text"`
 	Failures     []string                   `json:"failures"` // "reason: text", in order
+	Ended        string                     `json:"ended"`    // how the case ended beside a failure, as "status:reason", or ""
 	DurationMs   int64                      `json:"durationMs"`
 	Seed         int64                      `json:"seed"`
 	Witness      map[string]int64           `json:"witness"`

@@ -178,9 +178,11 @@ func (e *embedded) report() {
 		e.faults = append(e.faults, "the driver left files in its work folder")
 	}
 	res.incomplete = append([]string{notEvidence}, e.faults...)
-	if _, err := res.conclude(e.o, c.plan); err != nil {
+	done, err := res.conclude(e.o, c.plan)
+	if err != nil {
 		ginkgo.Fail(err.Error())
 	}
+	e.faults = append(e.faults, falseClaims(done.Report)...)
 	if len(e.faults) > 0 {
 		ginkgo.Fail(strings.Join(e.faults, "; "))
 	}

@@ -7,7 +7,9 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"slices"
+	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -44,7 +46,7 @@ func (s Suite) CatalogueDigest() (string, error) { return s.Catalogue().Digest()
 func (r Record) row() evidence.CaseRow {
 	row := evidence.CaseRow{
 		ID: r.ID, Revision: int64(r.Revision), Status: string(r.Status), Reason: r.Reason, Attempts: int64(r.Attempts), DurationMs: r.DurationMs,
-		Images: []string{}, Witness: map[string]int64{}, Observations: map[string]jsontext.Value{}, Artifacts: []string{},
+		Images: []string{}, Witness: map[string]int64{}, Observations: map[string]jsontext.Value{}, Artifacts: []string{}, Also: r.also(),
 	}
 	perImage := map[string]map[string]json.RawMessage{}
 	for i, e := range r.Workloads {
@@ -87,6 +89,26 @@ func (r Record) row() evidence.CaseRow {
 	slices.Sort(row.Artifacts)
 	row.Artifacts = slices.Compact(row.Artifacts)
 	return row
+}
+
+// also is what r came to beside its own status and reason, in any image: the ends that its worst
+// hides, and every failure.
+func (r Record) also() []string {
+	own, ends := string(r.Status)+":"+r.Reason, map[string]bool{}
+	for _, e := range r.Workloads {
+		if e.Status != Pass {
+			ends[string(e.Status)+":"+e.Reason] = true
+		}
+		if e.Ended != "" {
+			ends[e.Ended] = true
+		}
+		for _, f := range e.Failures {
+			reason, _, _ := strings.Cut(f, ": ")
+			ends[string(Fail)+":"+reason] = true
+		}
+	}
+	delete(ends, own)
+	return orEmpty(slices.Sorted(maps.Keys(ends)))
 }
 
 // encodeObservation encodes v as evidence wants it: RFC 8785, integers only, no null. A nil

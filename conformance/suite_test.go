@@ -280,7 +280,9 @@ func TestEveryWayInWhichACaseEnds(t *testing.T) {
 func TestNarrowedRunIsIncomplete(t *testing.T) {
 	o := options(t)
 	o.CaseIDs = []string{"TA-01", "TA-22"}
+	o.Evidence = signable(t) // in vain: whoever picks the cases picks the result
 	out := run(t, context.Background(), o)
+	checkUnsigned(t, o, out)
 	if out.Report.Verdict != evidence.Incomplete || out.Report.Counts.Pass != 2 {
 		t.Errorf("verdict %s with %d passes, want incomplete with 2", out.Report.Verdict, out.Report.Counts.Pass)
 	}

@@ -24,7 +24,8 @@ import (
 // reason and text. A case that does not apply, because the target does not claim its feature, gets no
 // subtest, so that nothing that did not run is counted as green; one log line of t names it. t itself
 // fails when the run as a whole has a fault, when no case ran, and, unless o narrows the run to a tier
-// below full or to single cases, when the verdict is not conformant. Waived is shown like a failure:
+// below full or to single cases, when the verdict is not conformant; a claim that was seen to be false
+// fails it however narrow the run. Waived is shown like a failure:
 // whose waivers count is the gate's matter.
 //
 // The cases run in processes of the same test binary, started with -test.run for this very test: what
@@ -144,6 +145,9 @@ func show(t *testing.T, o Options, out Outcome) {
 	if !narrowed && out.Report.Verdict != evidence.Conformant {
 		t.Errorf("the verdict is %s: %s", out.Report.Verdict, strings.Join(out.Report.Reasons, "; "))
 	} else if narrowed {
+		for _, text := range falseClaims(out.Report) {
+			t.Error(text) // as false of a part of the cases as of all
+		}
 		t.Logf("the run was narrowed, so the verdict on the whole is %s", out.Report.Verdict)
 	}
 	if t.Failed() {
@@ -152,6 +156,17 @@ func show(t *testing.T, o Options, out Outcome) {
 			t.Logf("end of the suite's log:\n%s", tail(log, 4096))
 		}
 	}
+}
+
+// falseClaims are what the target says of itself and the suite saw not to be so.
+func falseClaims(r Report) []string {
+	var out []string
+	for _, f := range r.Findings {
+		if f.Code == evidence.ReasonClaimAbsent {
+			out = append(out, f.Text)
+		}
+	}
+	return out
 }
 
 func showCase(t *testing.T, c ReportCase) {

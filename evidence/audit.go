@@ -181,6 +181,13 @@ func parseReport(text []byte) (ginkgoReport, error) {
 func (r ginkgoReport) config(version string) Ginkgo {
 	c := r.SuiteConfig
 	list := func(s []string) []string { return append([]string{}, s...) }
+	// A node that is no case has no row that could say so, and no waiver may cover it.
+	failures := list(r.SpecialSuiteFailureReasons)
+	for _, s := range r.SpecReports {
+		if s.LeafNodeType != "It" && s.State != "passed" {
+			failures = append(failures, s.LeafNodeType+" "+s.State)
+		}
+	}
 	return Ginkgo{
 		Version: version, Seed: c.RandomSeed,
 		FocusStrings: list(c.FocusStrings), SkipStrings: list(c.SkipStrings),
@@ -189,13 +196,13 @@ func (r ginkgoReport) config(version string) Ginkgo {
 		DryRun: c.DryRun, FailFast: c.FailFast,
 		FlakeAttempts: c.FlakeAttempts, MustPassRepeatedly: c.MustPassRepeatedly,
 		Parallel: max(1, c.ParallelTotal), ProgrammaticFocus: r.SuiteHasProgrammaticFocus,
-		Succeeded: r.SuiteSucceeded, SpecialFailures: list(r.SpecialSuiteFailureReasons),
+		Succeeded: r.SuiteSucceeded, SpecialFailures: failures,
 	}
 }
 
-// checkReport: the runner's configuration is the signed one, every spec is of a row, and every
-// row that passed has specs, all of which passed at the first attempt. A spec's text begins
-// with the case's ID, followed by a space or nothing.
+// checkReport: the runner's configuration is the signed one, every spec is of a row, one that did
+// not pass is of a row that says so, and every row that passed has specs, all of which passed at
+// the first attempt. A spec's text begins with the case's ID, followed by a space or nothing.
 func checkReport(p Predicate, text []byte) error {
 	r, err := parseReport(text)
 	if err != nil {
@@ -222,6 +229,10 @@ func checkReport(p Predicate, text []byte) error {
 			return deny(ReasonReport, "spec %q is of no row", s.LeafNodeText)
 		}
 		specs[id]++
+		judged := slices.Contains([]string{StatusFail, StatusInconclusive, StatusError}, row.Status)
+		if s.State != "passed" && s.State != "skipped" && !judged {
+			return deny(ReasonReport, "%s %s, and its row is %s", id, s.State, row.Status)
+		}
 		if row.Status == StatusPass && (s.State != "passed" || s.NumAttempts != 1) {
 			return deny(ReasonReport, "%s %s after %d attempts", id, s.State, s.NumAttempts)
 		}

@@ -125,6 +125,54 @@ func TestDecisionsAreRemembered(t *testing.T) {
 	}
 }
 
+// Whatever makes a newer run non-conformant outweighs an older pass; what only leaves it incomplete does not.
+func TestFailuresAreRemembered(t *testing.T) {
+	fails := func(p *evidence.Predicate) { p.Cases[0].Status, p.Cases[0].Reason = evidence.StatusFail, "escaped" }
+	absent := func(p *evidence.Predicate) {
+		p.Run.Arming.Features = saw(p.Run.Arming.Features, "quota", evidence.FeatureAbsent)
+	}
+	for _, tt := range []struct {
+		name  string
+		edits []func(p *evidence.Predicate)
+		want  evidence.Reason // of the older pass
+	}{
+		{"a case fails", []func(*evidence.Predicate){fails}, evidence.ReasonRollback},
+		{"a claim is false", []func(*evidence.Predicate){absent}, evidence.ReasonRollback},
+		{"both", []func(*evidence.Predicate){fails, absent}, evidence.ReasonRollback},
+		{"a case did not run", []func(*evidence.Predicate){func(p *evidence.Predicate) {
+			p.Cases[0].Status, p.Cases[0].Reason = evidence.StatusNotRun, "part-unavailable"
+		}}, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := world(t)
+			older, q := bundleAndQuestion(t, w)
+			p := &w.Statement.Predicate
+			p.Run.ID = evidence.Digest([]byte("another run"))[7:39]
+			p.Run.Arming.RunID, p.Run.Sequence = p.Run.ID, p.Run.Sequence+1
+			for _, edit := range tt.edits {
+				edit(p)
+			}
+			records, err := evidencetest.Reseal(&w.Statement, []int{0, 1, 2, 3})
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.Blobs[0].Body = records
+			newer, err := w.Bundle()
+			if err != nil {
+				t.Fatal(err)
+			}
+			d := evidence.Decide(q, newer)
+			if d.Admitted || d.Reason.Step() != 11 {
+				t.Fatalf("the newer run: %s", d.Detail)
+			}
+			q.Memory.See(d)
+			if got := evidence.Decide(q, older); got.Reason != tt.want {
+				t.Errorf("the older pass: %q, want %q", got.Reason, tt.want)
+			}
+		})
+	}
+}
+
 func TestReasonTable(t *testing.T) {
 	seen, last := map[evidence.Reason]bool{}, 0
 	for _, r := range evidence.Reasons() {

@@ -23,8 +23,9 @@ func (x *examination) hygiene() error {
 }
 
 // excused says that the policy's waivers cover a row: then the runner has reported a failure,
-// and rightly. That no other spec failed follows from the rows, which were judged before, and
-// from the report, which the audit holds against them.
+// and rightly. That no other case failed follows from the rows, which were judged before, and
+// from the report, which the audit holds against them; any other node that failed stands among the
+// special failures, which nothing excuses.
 func (x *examination) excused() bool { return x.judgement != nil && len(x.judgement.Waived) > 0 }
 
 func checkGinkgo(g Ginkgo, excused bool) error {
@@ -89,6 +90,8 @@ func (x *examination) mutation(p Predicate) error {
 		return deny(ReasonMutation, "of catalogue %s", m.CatalogueDigest)
 	case !required:
 		return nil
+	case m.CohortID != p.Cohort.ID:
+		return deny(ReasonMutation, "of cohort %s", m.CohortID)
 	}
 	for i, r := range m.Rows {
 		if i > 0 && compareMutation(m.Rows[i-1], r) == 0 {

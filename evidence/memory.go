@@ -151,7 +151,7 @@ func (m *Memory) checkRun(key, cohort string, images []string, run Run, payload 
 // failure outweighs an older pass. Other denials leave no trace, so that a narrowed run does
 // not lock out the full one before it.
 func (m *Memory) See(d Decision) {
-	if d.statement == nil || !(d.Admitted || d.Reason == ReasonCaseFailed) {
+	if d.statement == nil || !(d.Admitted || d.Reason.Failure()) {
 		return
 	}
 	p := d.statement.Predicate

@@ -54,7 +54,7 @@ func TestReportOfSeveralProcesses(t *testing.T) {
 		"attempts":       {spoil: func(r map[string]any) { config(r)["FlakeAttempts"] = 3 }, reason: "run-retries"},
 		"second attempt": {spoil: func(r map[string]any) { spec(r, 1)["NumAttempts"] = 2 }, reason: evidence.ReasonReport},
 		"one process's end": {spoil: func(r map[string]any) { spec(r, len(r["SpecReports"].([]any))-2)["State"] = "failed" },
-			reason: evidence.ReasonReport},
+			reason: evidence.ReasonSuite},
 		"a spec is missing": {spoil: func(r map[string]any) {
 			all := r["SpecReports"].([]any)
 			r["SpecReports"] = append(all[:1:1], all[2:]...)

@@ -148,7 +148,7 @@ func (p *Policy) check() error {
 	}
 	c.want(d.MutationEvidence == MutationRequired || d.MutationEvidence == MutationRecorded, "mutationEvidence")
 	for _, w := range d.Waivers {
-		c.want(caseIDPattern.MatchString(w.Case) && w.Revision > 0, "waivers")
+		c.want(caseIDPattern.MatchString(w.Case) && w.Revision > 0 && wordPattern.MatchString(w.Reason), "waivers")
 		c.text(w.Bug, "waivers.bug")
 		c.time(w.Expires, "waivers.expires")
 	}

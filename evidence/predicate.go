@@ -72,10 +72,11 @@ type Target struct {
 	Claims  []string `json:"claims"` // features, sorted
 }
 
-// Waiver excuses one case at one revision, with a bug and an end.
+// Waiver excuses one reason of one case at one revision, with a bug and an end.
 type Waiver struct {
 	Case     string    `json:"case"`
 	Revision int64     `json:"revision"`
+	Reason   string    `json:"reason"` // that the row must have, and nothing beside it
 	Bug      string    `json:"bug"`
 	Expires  Timestamp `json:"expires"`
 }
@@ -125,7 +126,9 @@ type Ginkgo struct {
 	Parallel           int64    `json:"parallel"`
 	ProgrammaticFocus  bool     `json:"programmaticFocus"`
 	Succeeded          bool     `json:"succeeded"`
-	SpecialFailures    []string `json:"specialFailures"` // SpecialSuiteFailureReasons
+	// SpecialFailures are the runner's own, and the nodes that are no cases and did not pass, like
+	// "SynchronizedAfterSuite failed".
+	SpecialFailures []string `json:"specialFailures"`
 }
 
 // Cohort is what was measured. ID is [CohortID] of Descriptor; Capabilities were probed and
@@ -239,6 +242,9 @@ type CaseRow struct {
 	Reason     string `json:"reason,omitempty"`
 	Attempts   int64  `json:"attempts"`
 	DurationMs int64  `json:"durationMs"`
+	// Also is what else any run of the case came to, as "status:reason", sorted; empty for a pass.
+	// Status and Reason are the worst alone, and a leak may hide behind a failure that is known.
+	Also []string `json:"also"`
 	// Images are the config digests of the workloads that the case ran in, sorted. A case that
 	// runs per image names all of them, and its status is the worst of its runs.
 	Images       []string                  `json:"images"`

@@ -129,7 +129,7 @@ type resourceDescriptor struct {
 
 // TestResult derives the in-toto test-result v0.1 statement from st. It is a projection for
 // other tools: the gate computes it again and compares bytes. Every case that is not a pass
-// counts as failed there.
+// counts as failed there, and so does a run whose clean-up failed, which no row shows.
 func TestResult(st Statement) ([]byte, error) {
 	p := st.Predicate
 	r := testResult{Result: "FAILED", Configuration: []resourceDescriptor{
@@ -137,7 +137,7 @@ func TestResult(st Statement) ([]byte, error) {
 		{Name: "suite", Digest: DigestSet{SHA256: strings.TrimPrefix(p.Suite.BinaryDigest, digestPrefix)}},
 		{Name: "cohort", Digest: DigestSet{SHA256: strings.TrimPrefix(p.Cohort.ID, digestPrefix)}},
 	}}
-	if p.Summary.Verdict == Conformant {
+	if g := p.Suite.Ginkgo; p.Summary.Verdict == Conformant && g.Succeeded && len(g.SpecialFailures) == 0 {
 		r.Result = "PASSED"
 	}
 	for _, c := range p.Cases {

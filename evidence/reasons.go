@@ -243,6 +243,10 @@ func Reasons() []ReasonInfo {
 	}
 }
 
+// Failure says that something that must hold was seen not to hold, which is more than that
+// nothing was shown.
+func (r Reason) Failure() bool { return r == ReasonCaseFailed || r == ReasonClaimAbsent }
+
 // Sentence returns the table's sentence for r, or "" for a code outside the table.
 func (r Reason) Sentence() string {
 	for _, i := range Reasons() {

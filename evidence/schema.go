@@ -68,7 +68,7 @@ func (c *checker) identity(p Predicate) {
 	c.want(sortedUnique(p.Target.Claims), "target.claims")
 	c.want(len(p.Profiles) > 0 && sortedUnique(p.Profiles), "profiles")
 	for _, w := range p.Waivers {
-		c.want(caseIDPattern.MatchString(w.Case) && w.Revision > 0 && w.Bug != "", "waivers")
+		c.want(caseIDPattern.MatchString(w.Case) && w.Revision > 0 && wordPattern.MatchString(w.Reason) && w.Bug != "", "waivers")
 		c.time(w.Expires, "waivers.expires")
 	}
 	c.text(p.Issuer.ID, "issuer.id")
@@ -202,8 +202,8 @@ func (c *checker) mutation(m MutationResults) {
 	}
 }
 
-// excusable are the statuses that a case may have beside a mutant which is not its own: all but
-// pass, and waived, since nobody waives anything there.
+// excusable are the statuses that a case may have beside a mutant which is not its own, or beside
+// its worst: all but pass, and waived, since nobody waives anything there.
 func excusable() []string {
 	return []string{StatusFail, StatusInconclusive, StatusError, StatusNotApplicable, StatusNotRun}
 }
@@ -215,6 +215,11 @@ func (c *checker) rows(p Predicate) {
 		c.want(r.Revision > 0 && r.Attempts >= 0 && r.DurationMs >= 0, "cases: negative number")
 		c.want(r.Reason == "" || wordPattern.MatchString(r.Reason), "cases.reason")
 		c.want(sortedUnique(r.Images) && sortedUnique(r.Artifacts), "cases: images or artifacts out of order")
+		c.want(sortedUnique(r.Also) && (r.Status != StatusPass || len(r.Also) == 0), "cases.also: order, or a pass with another end")
+		for _, a := range r.Also {
+			status, reason, _ := strings.Cut(a, ":")
+			c.want(slices.Contains(excusable(), status) && wordPattern.MatchString(reason) && a != r.Status+":"+r.Reason, "cases.also")
+		}
 		for _, d := range r.Images {
 			c.digest(d, "cases.images")
 		}

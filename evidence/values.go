@@ -39,6 +39,9 @@ func ValidDigest(s string) bool {
 	return ok && validHex(h, 64)
 }
 
+// ValidWord says whether s is a word as evidence spells reasons.
+func ValidWord(s string) bool { return wordPattern.MatchString(s) }
+
 func validHex(s string, n int) bool {
 	if len(s) != n {
 		return false

@@ -57,14 +57,15 @@ func (j Judgement) Summary() Summary {
 // A required case counts only as exactly one row of its revision with status pass, one
 // attempt, a witness, armed oracles, and every image that it had to run in. not-applicable
 // counts only for a case that no required profile demands and whose feature the target does
-// not claim. A failing case outside the profiles makes the run non-conformant all the same.
+// not claim. A case whose features are all claimed must be there too, in the tiers of the
+// profiles: what a run leaves out cannot fail in it. A failing case outside the profiles makes the run non-conformant all the same.
 //
 // A claimed feature that the suite saw absent makes the run non-conformant, one of the
 // catalogue that it did not see present makes it incomplete.
 //
-// A waiver excuses a row of its case and revision with status fail or inconclusive, in whatever
-// profile, until it expires. It excuses what was observed and not what was not: a case that is
-// missing, was not run, broke the suite, ran in another revision or says that it does not apply
+// A waiver excuses a row of its case, revision and reason with status fail or inconclusive, in
+// whatever profile, until it expires, if the case came to nothing else beside it. It excuses what was observed and not what was not: a case that is
+// missing, was not run, had an unarmed oracle, left out an image, broke the suite, ran in another revision or says that it does not apply
 // stays a finding. Counts are of the rows and know no waivers.
 func Verdict(cat Catalogue, rows []CaseRow, need Need) Judgement {
 	v := &judge{cat: cat, need: need, armed: map[string]bool{}}
@@ -116,8 +117,7 @@ func Verdict(cat Catalogue, rows []CaseRow, need Need) Judgement {
 	return out
 }
 
-// failure says that something that must hold was seen not to hold.
-func (f Finding) failure() bool { return f.Code == ReasonCaseFailed || f.Code == ReasonClaimAbsent }
+func (f Finding) failure() bool { return f.Code.Failure() }
 
 type judge struct {
 	cat      Catalogue
@@ -208,11 +208,22 @@ func (v *judge) required(ref CaseRef) bool {
 	return slices.ContainsFunc(v.profiles, func(p Profile) bool { return p.Requires(ref) })
 }
 
+// claimed says that a case is of a tier that the profiles run, and that the target claims all of
+// what it needs.
+func (v *judge) claimed(ref CaseRef) bool {
+	return subset(ref.Features, v.need.Claims) &&
+		slices.ContainsFunc(v.profiles, func(p Profile) bool { return slices.Contains(p.Tiers, ref.Tier) })
+}
+
 func (v *judge) one(ref CaseRef, rows []CaseRow) {
 	required := v.required(ref)
 	if len(rows) == 0 {
-		if required {
+		switch {
+		case required:
 			v.add(ref.ID, ReasonCaseMissing, "required and absent")
+		case v.claimed(ref):
+			// Left out, its failure would be too; what ran and failed counts whatever the profile.
+			v.add(ref.ID, ReasonCaseMissing, "its features are claimed, and it is absent")
 		}
 		return
 	}
@@ -228,7 +239,7 @@ func (v *judge) row(ref CaseRef, r CaseRow, required bool) {
 	if r.Revision != ref.Revision {
 		v.add(ref.ID, ReasonCaseRevision, fmt.Sprintf("revision %d, catalogue has %d", r.Revision, ref.Revision))
 	}
-	if v.excused(r) {
+	if v.excused(ref, r) {
 		return
 	}
 	switch r.Status {
@@ -267,28 +278,47 @@ func (v *judge) pass(ref CaseRef, r CaseRow) {
 	if !witnessed {
 		v.add(ref.ID, ReasonCaseWitness, "a pass without a witness of the dangerous event")
 	}
-	for _, o := range ref.Oracles {
-		if !v.armed[o] {
-			v.add(ref.ID, ReasonOracleUnarmed, fmt.Sprintf("oracle %s did not detect its planted positive", o))
-		}
+	for _, o := range v.unarmed(ref) {
+		v.add(ref.ID, ReasonOracleUnarmed, fmt.Sprintf("oracle %s did not detect its planted positive", o))
 	}
-	want := v.need.Images
-	switch {
-	case ref.PerImage && !(subset(want, r.Images) && len(r.Images) == len(want)):
-		v.add(ref.ID, ReasonCaseImages, "did not run in every image, or in others")
-	case !ref.PerImage && !(subset(r.Images, want) && len(r.Images) > 0):
-		v.add(ref.ID, ReasonCaseImages, "ran in no image of this bundle")
+	if text := v.elsewhere(ref, r); text != "" {
+		v.add(ref.ID, ReasonCaseImages, text)
 	}
 }
 
+// unarmed returns the oracles of a case that could have seen nothing in this run.
+func (v *judge) unarmed(ref CaseRef) []string {
+	return slices.DeleteFunc(slices.Clone(ref.Oracles), func(o string) bool { return v.armed[o] })
+}
+
+// elsewhere says what is wrong with the images that a row ran in, or "".
+func (v *judge) elsewhere(ref CaseRef, r CaseRow) string {
+	want := v.need.Images
+	switch {
+	case ref.PerImage && !(subset(want, r.Images) && len(r.Images) == len(want)):
+		return "did not run in every image, or in others"
+	case !ref.PerImage && !(subset(r.Images, want) && len(r.Images) > 0):
+		return "ran in no image of this bundle"
+	}
+	return ""
+}
+
 // excused says that a waiver of the verifier covers r as it stands, and notes the waiver.
-func (v *judge) excused(r CaseRow) bool {
+func (v *judge) excused(ref CaseRef, r CaseRow) bool {
 	if r.Status != StatusFail && r.Status != StatusInconclusive {
+		return false
+	}
+	// What the bug does not explain is another's: a second failure, or an image that was not run.
+	if len(r.Also) > 0 {
+		return false
+	}
+	// A case that nobody could watch, or that ran where it need not, was not observed.
+	if len(v.unarmed(ref)) > 0 || v.elsewhere(ref, r) != "" {
 		return false
 	}
 	i := slices.IndexFunc(v.need.Waivers, func(w Waiver) bool {
 		end, ok := w.Expires.Time()
-		return w.Case == r.ID && w.Revision == r.Revision && w.Bug != "" && ok && v.need.Now.Before(end)
+		return w.Case == r.ID && w.Revision == r.Revision && w.Reason == r.Reason && w.Reason != "" && w.Bug != "" && ok && v.need.Now.Before(end)
 	})
 	if i >= 0 && !slices.Contains(v.waived, v.need.Waivers[i]) {
 		v.waived = append(v.waived, v.need.Waivers[i])

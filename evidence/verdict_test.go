@@ -12,6 +12,7 @@ import (
 // verdictOf judges w's rows after an edit, for its own profile or for another.
 func TestVerdict(t *testing.T) {
 	const serial = "ZZ-01"
+	small := func(c *evidence.Catalogue) { c.Profiles[2].Tiers = []string{"full", "smoke"} }
 	tests := []struct {
 		name string
 		edit func(cat *evidence.Catalogue, p *evidence.Predicate, need *evidence.Need)
@@ -50,6 +51,18 @@ func TestVerdict(t *testing.T) {
 			p.Cases[i].Status = evidence.StatusNotApplicable
 			n.Profiles = []string{"small"}
 		}, evidence.Incomplete, evidence.ReasonCaseNotApplicable},
+		{"left out though claimed", func(c *evidence.Catalogue, p *evidence.Predicate, n *evidence.Need) {
+			small(c)
+			n.Profiles, p.Cases = []string{"small"}, p.Cases[:3] // which does not demand QT-01
+		}, evidence.Incomplete, evidence.ReasonCaseMissing},
+		{"left out, and one of its features is not claimed", func(c *evidence.Catalogue, p *evidence.Predicate, n *evidence.Need) {
+			small(c)
+			n.Profiles, n.Claims = []string{"small"}, []string{"exec", "files"}
+			p.Cases = p.Cases[:3]
+		}, evidence.Conformant, ""},
+		{"left out in a tier that the profile does not run", func(_ *evidence.Catalogue, p *evidence.Predicate, n *evidence.Need) {
+			n.Profiles, p.Cases = []string{"small"}, p.Cases[:2]
+		}, evidence.Conformant, ""},
 		{"two profiles", func(_ *evidence.Catalogue, _ *evidence.Predicate, n *evidence.Need) {
 			n.Profiles = []string{"quota", "small"}
 		}, evidence.Conformant, ""},

@@ -3,6 +3,7 @@
 package evidence_test
 
 import (
+	"bytes"
 	"slices"
 	"testing"
 	"time"
@@ -12,7 +13,7 @@ import (
 )
 
 // TestWaivers is the whole rule: which waiver excuses what. Every row starts from a run in which
-// all cases pass and one waiver of the verifier for IM-05, revision 2, that has an hour to live.
+// all cases pass and one waiver of the verifier for IM-05, revision 2, reason known, that has an hour to live.
 func TestWaivers(t *testing.T) {
 	const waived, other = 1, 2 // IM-05 and PR-01
 	ends := func(status string) func(p *evidence.Predicate, n *evidence.Need) {
@@ -55,6 +56,20 @@ func TestWaivers(t *testing.T) {
 		{"no end", with(func(w *evidence.Waiver, n *evidence.Need) { w.Expires = "" }), evidence.NonConformant, evidence.ReasonCaseFailed, 0},
 		{"an end that is no time", with(func(w *evidence.Waiver, n *evidence.Need) { w.Expires = "2999" }), evidence.NonConformant, evidence.ReasonCaseFailed, 0},
 		{"no bug", with(func(w *evidence.Waiver, n *evidence.Need) { w.Bug = "" }), evidence.NonConformant, evidence.ReasonCaseFailed, 0},
+		{"other reason", with(func(w *evidence.Waiver, n *evidence.Need) { w.Reason = "unknown" }), evidence.NonConformant, evidence.ReasonCaseFailed, 0},
+		{"no reason", with(func(w *evidence.Waiver, n *evidence.Need) { w.Reason = "" }), evidence.NonConformant, evidence.ReasonCaseFailed, 0},
+		{"no reason, and none in the row", func(p *evidence.Predicate, n *evidence.Need) {
+			failed(p, n)
+			p.Cases[waived].Reason, n.Waivers[0].Reason = "", ""
+		}, evidence.NonConformant, evidence.ReasonCaseFailed, 0},
+		{"a leak behind the failure", func(p *evidence.Predicate, n *evidence.Need) {
+			failed(p, n)
+			p.Cases[waived].Also = []string{"fail:container-leaked"}
+		}, evidence.NonConformant, evidence.ReasonCaseFailed, 0},
+		{"an error in another image", func(p *evidence.Predicate, n *evidence.Need) {
+			ends(evidence.StatusInconclusive)(p, n)
+			p.Cases[waived].Also = []string{"error:timeout"}
+		}, evidence.Incomplete, evidence.ReasonCaseInconclusive, 0},
 		{"other case", with(func(w *evidence.Waiver, n *evidence.Need) { w.Case = "PR-01" }), evidence.NonConformant, evidence.ReasonCaseFailed, 0},
 		{"older revision", with(func(w *evidence.Waiver, n *evidence.Need) { w.Revision-- }), evidence.NonConformant, evidence.ReasonCaseFailed, 0},
 		{"row of an older revision than the catalogue's", func(p *evidence.Predicate, n *evidence.Need) {
@@ -73,6 +88,32 @@ func TestWaivers(t *testing.T) {
 			failed(p, n)
 			n.Features = saw(n.Features, "quota", evidence.FeatureAbsent)
 		}, evidence.NonConformant, evidence.ReasonClaimAbsent, 1},
+		{"inconclusive because an oracle was not armed: nothing was executed", func(p *evidence.Predicate, n *evidence.Need) {
+			r := &p.Cases[waived]
+			r.Status, r.Reason, r.Images, r.Witness = evidence.StatusInconclusive, "oracle-unarmed.process", nil, nil
+			n.Oracles = unarmed(n.Oracles, "process")
+		}, evidence.Incomplete, evidence.ReasonCaseInconclusive, 0},
+		{"fail that an unarmed oracle saw", func(p *evidence.Predicate, n *evidence.Need) {
+			failed(p, n)
+			n.Oracles = unarmed(n.Oracles, "process")
+		}, evidence.NonConformant, evidence.ReasonCaseFailed, 0},
+		{"fail with an oracle that nobody tried", func(p *evidence.Predicate, n *evidence.Need) {
+			failed(p, n)
+			n.Oracles = nil
+		}, evidence.NonConformant, evidence.ReasonOracleUnarmed, 0},
+		{"inconclusive in no image", func(p *evidence.Predicate, n *evidence.Need) {
+			ends(evidence.StatusInconclusive)(p, n)
+			p.Cases[waived].Images = nil
+		}, evidence.Incomplete, evidence.ReasonCaseInconclusive, 0},
+		{"fail in an image of another bundle", func(p *evidence.Predicate, n *evidence.Need) {
+			failed(p, n)
+			p.Cases[waived].Images = []string{evidence.Digest([]byte("elsewhere"))}
+		}, evidence.NonConformant, evidence.ReasonCaseFailed, 0},
+		{"fail in one of the images that it is for", func(p *evidence.Predicate, n *evidence.Need) {
+			p.Cases[other].Status, p.Cases[other].Reason = evidence.StatusFail, "known"
+			p.Cases[other].Images = p.Cases[other].Images[:1]
+			n.Waivers[0].Case, n.Waivers[0].Revision = "PR-01", 1
+		}, evidence.NonConformant, evidence.ReasonCaseFailed, 0},
 		{"no waiver", func(p *evidence.Predicate, n *evidence.Need) { failed(p, n); n.Waivers = nil }, evidence.NonConformant, evidence.ReasonCaseFailed, 0},
 	}
 	for _, tt := range tests {
@@ -82,7 +123,7 @@ func TestWaivers(t *testing.T) {
 			need := evidence.Need{
 				Profiles: p.Profiles, Claims: p.Target.Claims, Features: p.Run.Arming.Features, Oracles: p.Run.Arming.Oracles, Now: w.Now,
 				Images:  []string{p.Images[0].ConfigDigest, p.Images[1].ConfigDigest},
-				Waivers: []evidence.Waiver{{Case: "IM-05", Revision: 2, Bug: "example#1", Expires: evidence.At(w.Now.Add(time.Hour))}},
+				Waivers: []evidence.Waiver{{Case: "IM-05", Revision: 2, Reason: "known", Bug: "example#1", Expires: evidence.At(w.Now.Add(time.Hour))}},
 			}
 			tt.edit(&p, &need)
 			j := evidence.Verdict(w.Catalogue, p.Cases, need)
@@ -100,6 +141,15 @@ func TestWaivers(t *testing.T) {
 			}
 		})
 	}
+}
+
+// unarmed is list with one oracle that did not detect what was planted for it.
+func unarmed(list []evidence.ArmedOracle, oracle string) []evidence.ArmedOracle {
+	list = slices.Clone(list)
+	for i := range list {
+		list[i].Detected = list[i].Detected && list[i].Oracle != oracle
+	}
+	return list
 }
 
 // failing makes w an honest record of a run in which IM-05 failed.
@@ -131,7 +181,7 @@ func TestWaivedBundleIsAdmittedByGateAndWorker(t *testing.T) {
 	if d := evidence.Decide(q, b); d.Reason != evidence.ReasonCaseFailed {
 		t.Fatalf("without a waiver: %q, want %q", d.Reason, evidence.ReasonCaseFailed)
 	}
-	waiver := evidence.Waiver{Case: "IM-05", Revision: 2, Bug: "example#1", Expires: evidence.At(w.Now.Add(time.Hour))}
+	waiver := evidence.Waiver{Case: "IM-05", Revision: 2, Reason: "known", Bug: "example#1", Expires: evidence.At(w.Now.Add(time.Hour))}
 	w.Policy.Waivers = []evidence.Waiver{waiver}
 	q, err := w.Question()
 	if err != nil {
@@ -155,6 +205,55 @@ func TestWaivedBundleIsAdmittedByGateAndWorker(t *testing.T) {
 	c.Now = w.Now.Add(time.Hour)
 	if _, err := evidence.Admit(c); evidence.ReasonOf(err) != evidence.ReasonCaseFailed {
 		t.Errorf("after the waiver's end: %v, want %s", err, evidence.ReasonCaseFailed)
+	}
+}
+
+// A waiver is for a case. What the run as a whole left behind is denied at every depth.
+func TestWaiverDoesNotCoverALeakingRun(t *testing.T) {
+	w := world(t)
+	failing(t, w)
+	w.Policy.Waivers = []evidence.Waiver{{Case: "IM-05", Revision: 2, Reason: "known", Bug: "example#1", Expires: evidence.At(w.Now.Add(time.Hour))}}
+	nodes := `"SpecReports":[{"LeafNodeType":"SynchronizedBeforeSuite","State":"passed"},{"LeafNodeType":"SynchronizedAfterSuite","State":"failed"},`
+	w.Blobs[1].Body = bytes.Replace(w.Blobs[1].Body, []byte(`"SpecReports":[`), []byte(nodes), 1)
+	g, err := evidence.ReportGinkgo(w.Blobs[1].Body, "2.34.0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"SynchronizedAfterSuite failed"}; !slices.Equal(g.SpecialFailures, want) {
+		t.Errorf("special failures %q, want %q", g.SpecialFailures, want)
+	}
+	w.Statement.Predicate.Suite.Ginkgo = g
+	conformant := w.Statement
+	conformant.Predicate.Summary.Verdict = evidence.Conformant
+	if text, err := evidence.TestResult(conformant); err != nil || !bytes.Contains(text, []byte(`"result":"FAILED"`)) {
+		t.Errorf("other tools are told %s (%v)", text, err)
+	}
+	b, q := bundleAndQuestion(t, w)
+	for _, depth := range []evidence.Depth{evidence.AuditDepth, evidence.AdmitDepth} {
+		q.Depth = depth
+		if d := evidence.Decide(q, b); d.Reason != evidence.ReasonSuite {
+			t.Errorf("depth %d: %q, want %q", depth, d.Reason, evidence.ReasonSuite)
+		}
+	}
+}
+
+// With a waiver the runner need not have succeeded, so a failed spec must be of a row that says so.
+func TestWaiverDoesNotCoverASpecThatItsRowHides(t *testing.T) {
+	w := world(t)
+	p := &w.Statement.Predicate
+	p.Cases[3].Status, p.Cases[3].Reason = evidence.StatusNotApplicable, "feature-not-claimed"
+	p.Target.Claims, p.Profiles, w.Policy.Profiles = []string{"exec", "files"}, []string{"small"}, []string{"small"}
+	p.Run.Arming.Target = p.Target
+	failing(t, w)
+	w.Policy.Waivers = []evidence.Waiver{{Case: "IM-05", Revision: 2, Reason: "known", Bug: "example#1", Expires: evidence.At(w.Now.Add(time.Hour))}}
+	b, q := bundleAndQuestion(t, w)
+	if d := evidence.Decide(q, b); !d.Admitted {
+		t.Fatalf("an honest report: %s", d.Detail)
+	}
+	w.Blobs[1].Body = bytes.Replace(w.Blobs[1].Body, []byte(`"skipped"`), []byte(`"failed"`), 1)
+	b, q = bundleAndQuestion(t, w)
+	if d := evidence.Decide(q, b); d.Reason != evidence.ReasonReport {
+		t.Errorf("a failed spec of a row that did not apply: %q, want %q", d.Reason, evidence.ReasonReport)
 	}
 }
 

@@ -342,7 +342,7 @@ func (d *draft) history(state string, base *draft) (err error) {
 		}
 		q := evidence.Question{Policy: policy, Memory: mem, Now: d.now}
 		got := evidence.Decide(q, evidence.NewBundle(files))
-		if !got.Admitted && got.Reason != evidence.ReasonCaseFailed {
+		if !got.Admitted && !got.Reason.Failure() {
 			return fmt.Errorf("earlier bundle: %s", got.Detail)
 		}
 		mem.See(got)

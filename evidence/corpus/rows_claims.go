@@ -57,10 +57,10 @@ func claimRows() []row {
 	}
 }
 
-// waiver is one of the policy for the first case.
+// waiver is one of the policy for the first case and the reason "known".
 func waiver(d *draft, f func(*evidence.Waiver)) {
 	c := d.st.Predicate.Cases[0]
-	w := evidence.Waiver{Case: c.ID, Revision: c.Revision, Bug: "example#1", Expires: evidence.At(d.now.AddDate(0, 1, 0))}
+	w := evidence.Waiver{Case: c.ID, Revision: c.Revision, Reason: "known", Bug: "example#1", Expires: evidence.At(d.now.AddDate(0, 1, 0))}
 	f(&w)
 	d.policy.Waivers = []evidence.Waiver{w}
 }
@@ -120,6 +120,23 @@ func excused(status string, f func(*evidence.Waiver)) func(*draft) {
 	}
 }
 
+// excusedBut is such a bundle whose first case came to something else as well.
+func excusedBut(also ...string) func(*draft) {
+	return func(d *draft) {
+		excused(evidence.StatusFail, func(*evidence.Waiver) {})(d)
+		d.st.Predicate.Cases[0].Also = also
+		d.reseal()
+	}
+}
+
+// failedAlso is a row that no honest bundle can have.
+func failedAlso(also ...string) func(*draft) {
+	return pred(func(p *evidence.Predicate) {
+		c := &p.Cases[0]
+		c.Status, c.Reason, c.Also = evidence.StatusFail, "known", also
+	})
+}
+
 func waiverRows() []row {
 	const g = "Results"
 	as := func(*evidence.Waiver) {}
@@ -143,6 +160,15 @@ func waiverRows() []row {
 		}},
 		{"case-waiver-of-other-revision", g, evidence.ReasonCaseFailed, excused(evidence.StatusFail, func(w *evidence.Waiver) { w.Revision++ })},
 		{"case-waiver-of-other-case", g, evidence.ReasonCaseFailed, excused(evidence.StatusFail, func(w *evidence.Waiver) { w.Case = "ZZZ-99" })},
+		{"case-waiver-of-other-reason", g, evidence.ReasonCaseFailed, excused(evidence.StatusFail, func(w *evidence.Waiver) { w.Reason = "unknown" })},
+		{"case-waiver-without-a-reason", g, evidence.ReasonPolicyInvalid, excused(evidence.StatusFail, func(w *evidence.Waiver) { w.Reason = "" })},
+		{"case-waived-and-leaked", g, evidence.ReasonCaseFailed, excusedBut("fail:container-leaked")},
+		{"case-waived-and-not-run-elsewhere", g, evidence.ReasonCaseFailed, excusedBut("not-run:part-unavailable")},
+		{"case-also-not-a-status", g, evidence.ReasonSchema, failedAlso("failed:container-leaked")},
+		{"case-also-not-a-reason", g, evidence.ReasonSchema, failedAlso("fail:")},
+		{"case-also-the-same", g, evidence.ReasonSchema, failedAlso("fail:known")},
+		{"case-also-order", g, evidence.ReasonSchema, failedAlso("fail:b", "fail:a")},
+		{"case-pass-also-failed", g, evidence.ReasonSchema, pred(func(p *evidence.Predicate) { p.Cases[0].Also = []string{"fail:container-leaked"} })},
 		{"case-waiver-without-a-bug", g, evidence.ReasonPolicyInvalid, excused(evidence.StatusFail, func(w *evidence.Waiver) { w.Bug = "" })},
 		{"case-waived-by-producer", g, evidence.ReasonCaseWaived, func(d *draft) {
 			waiver(d, as)
@@ -157,6 +183,15 @@ func waiverRows() []row {
 			good := d.st.Predicate.Summary
 			excused(evidence.StatusFail, as)(d)
 			d.st.Predicate.Summary = good
+		}},
+		{"case-waived-run-leaked", g, evidence.ReasonSuite, func(d *draft) {
+			excused(evidence.StatusFail, as)(d)
+			d.st.Predicate.Suite.Ginkgo.SpecialFailures = []string{"SynchronizedAfterSuite failed"}
+		}},
+		{"case-waived-run-leaked-unsaid", g, evidence.ReasonReport, func(d *draft) {
+			excused(evidence.StatusFail, as)(d)
+			report := bytes.Replace(d.blob(evidence.ArtifactGinkgo), []byte(`"SpecReports":[`), []byte(`"SpecReports":[{"LeafNodeType":"SynchronizedAfterSuite","State":"failed"},`), 1)
+			d.setBlob(evidence.ArtifactGinkgo, report)
 		}},
 		{"case-waived-runner-interrupted", g, evidence.ReasonSuite, func(d *draft) {
 			excused(evidence.StatusFail, as)(d)

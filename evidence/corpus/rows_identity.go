@@ -170,6 +170,15 @@ func timeRows() []row {
 				e.newRun(next)
 			}}
 		}},
+		{"older-pass-after-newer-failure-and-false-claim", g, evidence.ReasonRollback, func(d *draft) {
+			next := d.st.Predicate.Run.Sequence + 1
+			d.before = []func(*draft){func(e *draft) {
+				// The claim is a finding of the run, so it comes first and gives the decision's reason.
+				features(func(p *evidence.Predicate, i int) { p.Run.Arming.Features[i].Observed = evidence.FeatureAbsent })(e)
+				e.st.Predicate.Cases[0].Status, e.st.Predicate.Cases[0].Reason = evidence.StatusFail, "escaped"
+				e.newRun(next)
+			}}
+		}},
 		{"same-sequence-other-digest", g, evidence.ReasonFork, func(d *draft) {
 			same := d.st.Predicate.Run.Sequence
 			d.before = []func(*draft){func(e *draft) { e.newRun(same) }}

@@ -186,6 +186,7 @@ func runRows() []row {
 		}},
 		{"mutation-other-suite", g, evidence.ReasonMutation, mutants(func(m *evidence.MutationResults) { m.SuiteDigest = otherDigest("suite") })},
 		{"mutation-other-catalogue", g, evidence.ReasonMutation, mutants(func(m *evidence.MutationResults) { m.CatalogueDigest = otherDigest("catalogue") })},
+		{"mutation-other-cohort", g, evidence.ReasonMutation, mutants(func(m *evidence.MutationResults) { m.CohortID = otherDigest("cohort") })},
 		{"mutation-of-unnamed-patches", g, evidence.ReasonSchema, pred(func(p *evidence.Predicate) { p.MutationEvidence.PatchesDigest = "" })},
 		{"mutation-survivor", g, evidence.ReasonMutant, mutants(func(m *evidence.MutationResults) { m.Rows[0].Observed = "" })},
 		{"mutation-other-reason", g, evidence.ReasonMutant, mutants(func(m *evidence.MutationResults) { m.Rows[0].Observed = "setup-failed" })},

@@ -12,7 +12,7 @@ import (
 	"github.com/hallmark-sandbox/hallmark/evidence"
 )
 
-const waiverUsage = "excuse a case: CASE@REVISION=BUG,EXPIRES, for example FS-02@1=https://bugs.example/12,2027-01-31 (repeatable)"
+const waiverUsage = "excuse a case: CASE@REVISION=REASON,BUG,EXPIRES, for example FS-02@1=target-read,https://bugs.example/12,2027-01-31 (repeatable)"
 
 // parseWaivers reads the values of --waiver. What could never excuse anything is refused: a case or
 // revision that the catalogue does not have, no bug, an end that has passed.
@@ -44,16 +44,20 @@ func parseWaivers(values []string, cat evidence.Catalogue, now time.Time) ([]evi
 
 func parseWaiver(v string) (evidence.Waiver, error) {
 	form := func(what string) error {
-		return usage(fmt.Sprintf("--waiver %q has no %s", v, what), "write CASE@REVISION=BUG,EXPIRES, with EXPIRES as 2027-01-31 or 2027-01-31T12:00:00Z")
+		return usage(fmt.Sprintf("--waiver %q has no %s", v, what), "write CASE@REVISION=REASON,BUG,EXPIRES, with REASON that of the case's row and EXPIRES as 2027-01-31 or 2027-01-31T12:00:00Z")
 	}
 	subject, rest, ok := strings.Cut(v, "=")
 	if !ok {
-		return evidence.Waiver{}, form("BUG,EXPIRES after a =")
+		return evidence.Waiver{}, form("REASON,BUG,EXPIRES after a =")
 	}
 	id, revision, ok := strings.Cut(subject, "@")
 	n, err := strconv.ParseInt(revision, 10, 64)
 	if !ok || err != nil || n < 1 {
 		return evidence.Waiver{}, form("CASE@REVISION before the =")
+	}
+	reason, rest, ok := strings.Cut(rest, ",")
+	if !ok || !evidence.ValidWord(reason) {
+		return evidence.Waiver{}, form("reason")
 	}
 	comma := strings.LastIndex(rest, ",")
 	if comma < 0 {
@@ -66,7 +70,7 @@ func parseWaiver(v string) (evidence.Waiver, error) {
 	if len(expires) == len(time.DateOnly) {
 		expires += "T00:00:00Z"
 	}
-	w := evidence.Waiver{Case: id, Revision: n, Bug: bug, Expires: evidence.Timestamp(expires)}
+	w := evidence.Waiver{Case: id, Revision: n, Reason: reason, Bug: bug, Expires: evidence.Timestamp(expires)}
 	if _, ok := w.Expires.Time(); !ok {
 		return evidence.Waiver{}, form("end that is a date")
 	}
@@ -82,5 +86,5 @@ func with(old, added []evidence.Waiver) []evidence.Waiver {
 }
 
 func showWaiver(w evidence.Waiver) string {
-	return fmt.Sprintf("%s@%d until %s: %s", w.Case, w.Revision, w.Expires, w.Bug)
+	return fmt.Sprintf("%s@%d %s until %s: %s", w.Case, w.Revision, w.Reason, w.Expires, w.Bug)
 }
