@@ -252,7 +252,7 @@ func TestRunCarriesMutationEvidence(t *testing.T) {
 			t.Fatal(err)
 		}
 		out = filepath.Join(t.TempDir(), "out")
-		cmd := exec.Command(filepath.Join(bin, "hallmark"), "run", "--cohort", filepath.Join(repo, "ci/cohorts/runsc.yaml"), "--case", "FS-02", "--workload", "static",
+		cmd := exec.Command(filepath.Join(bin, "hallmark"), "run", "--cohort", filepath.Join(repo, "ci/cohorts/runsc.yaml"), "--tier", "smoke", "--workload", "static",
 			"--key", filepath.Join(dir, "ci.key"), "--mutation", filepath.Join(dir, "mutation.json"), "--out", out)
 		cmd.Dir, cmd.Env = repo, append(os.Environ(), "CI=true", "HALLMARK_CACHE="+l.Cache)
 		printed, err := cmd.CombinedOutput()
@@ -263,7 +263,7 @@ func TestRunCarriesMutationEvidence(t *testing.T) {
 	}
 	matrix, out, text, status := run(cohort.ID)
 	if status != 2 {
-		t.Errorf("a narrowed run ended with status %d: %s", status, text)
+		t.Errorf("a run of the smoke tier ended with status %d: %s", status, text)
 	}
 	b, err := evidence.ReadBundle(filepath.Join(out, "bundle"), evidence.AuditDepth)
 	if err != nil {
