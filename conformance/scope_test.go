@@ -11,8 +11,8 @@ import (
 func TestOthersScopes(t *testing.T) {
 	dir := t.TempDir()
 	mk := func(n int, s scope) *bench { return &bench{proc: n, procs: 5, shared: dir, scope: s} }
-	own := mk(1, scope{"/lab/a", "/work/p1"})
-	for _, b := range []*bench{own, mk(2, scope{"/lab/b", "/work/p2"}), mk(3, scope{"/lab", "/work/p3"}), mk(4, scope{"", "/work/p4"})} {
+	own := mk(1, scope{"/lab/a", "/state/p1"})
+	for _, b := range []*bench{own, mk(2, scope{"/lab/b", "/state/p2"}), mk(3, scope{"/lab", "/state/p3"}), mk(4, scope{"", "/state/p4"})} {
 		if err := b.publishScope(); err != nil {
 			t.Fatal(err)
 		}
@@ -21,7 +21,7 @@ func TestOthersScopes(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The third one's parent holds the first one's: it must excuse nothing.
-	want := []scope{{"/lab/b", "/work/p2"}, {"", "/work/p3"}, {"", "/work/p4"}}
+	want := []scope{{"/lab/b", "/state/p2"}, {"", "/state/p3"}, {"", "/state/p4"}}
 	if got := own.othersScopes(); !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, want %+v", got, want)
 	}
