@@ -21,6 +21,7 @@ const (
 	MaxStdinBytes     = 1 << 20
 	MaxExecTimeoutMs  = 15 * 60 * 1_000
 	MaxOutputBytes    = 4 << 20
+	MaxCredentialRefs = 16
 	MaxListRows       = 1_000
 	MaxCursorBytes    = 8192
 	MaxTokenBytes     = 4096
@@ -39,17 +40,25 @@ const (
 	OpCreate  Op = "create"
 	OpGet     Op = "get"
 	OpExec    Op = "exec"
+	OpCancel  Op = "cancel"
 	OpFS      Op = "fs"
 	OpRead    Op = "read"
 	OpWrite   Op = "write"
+	OpEvents  Op = "events"
+	OpRenew   Op = "renew"
 	OpDispose Op = "dispose"
 	OpPurge   Op = "purge"
 )
 
+// Ops returns every operation, in the order of PROTOCOL.md.
+func Ops() []Op {
+	return []Op{OpHealth, OpCreate, OpGet, OpExec, OpCancel, OpFS, OpRead, OpWrite, OpEvents, OpRenew, OpDispose, OpPurge}
+}
+
 // OnSandbox says whether the operation names a sandbox, so that its capability must too.
 func (o Op) OnSandbox() bool {
 	switch o {
-	case OpGet, OpExec, OpFS, OpRead, OpWrite, OpDispose:
+	case OpGet, OpExec, OpCancel, OpFS, OpRead, OpWrite, OpEvents, OpRenew, OpDispose:
 		return true
 	}
 	return false
@@ -69,4 +78,12 @@ const (
 const (
 	WriteCreate  = "create"  // the path must not exist
 	WriteReplace = "replace" // created or replaced
+	WriteAppend  = "append"  // the file must exist with exactly expectedSize bytes
+)
+
+// Media types of streams.
+const (
+	TypeJSON   = "application/json"
+	TypeNDJSON = "application/x-ndjson"
+	TypeEvents = "text/event-stream"
 )

@@ -100,6 +100,8 @@ type ExecRequest struct {
 	Stdin          []byte   `json:"stdin,omitempty"` // optional, at most 1 MiB
 	TimeoutMs      int64    `json:"timeoutMs"`       // 1 .. 900,000
 	MaxOutputBytes int64    `json:"maxOutputBytes"`  // 1 .. 4 MiB, shared by both streams
+
+	CredentialRefs []CredentialRef `json:"credentialRefs,omitempty"` // optional, at most 16
 }
 
 // ExecResult is a terminal outcome. Exactly one of ExitCode and Signal is set.
@@ -121,6 +123,75 @@ type Truncated struct {
 	Stdout       bool  `json:"stdout"`
 	Stderr       bool  `json:"stderr"`
 	DroppedBytes int64 `json:"droppedBytes"`
+}
+
+// Kinds of [ExecEvent].
+const (
+	ExecStarted   = "started"   // the invocation is claimed: from here on its outcome is terminal
+	ExecStdout    = "stdout"    // Data
+	ExecStderr    = "stderr"    // Data
+	ExecHeartbeat = "heartbeat" // nothing new; the worker lives
+	ExecEnded     = "result"    // Result, with empty Stdout and Stderr; the last line
+	ExecFailed    = "error"     // Error; the last line
+)
+
+// ExecEvent is one line of a streamed exec. The first is started; the last is result or error, and
+// a stream that ends otherwise says nothing of the outcome. Data of each stream is in the order in
+// which the command wrote it, and all of it together is what the buffered answer would hold.
+type ExecEvent struct {
+	Type         string       `json:"type"`
+	InvocationID string       `json:"invocationId,omitempty"` // started only
+	Data         []byte       `json:"data,omitempty"`
+	Result       *ExecResult  `json:"result,omitempty"`
+	Error        *ErrorDetail `json:"error,omitempty"`
+}
+
+// CancelResponse is the terminal outcome of an invocation, whoever ended it. Exactly one member is
+// set: Result when the command had ended by itself, Error as the exec call itself was answered.
+type CancelResponse struct {
+	Result *ExecResult  `json:"result,omitempty"`
+	Error  *ErrorDetail `json:"error,omitempty"`
+}
+
+// RenewResponse is the answer of renew: the lease runs from now.
+type RenewResponse struct {
+	SandboxID string `json:"sandboxId"`
+	ExpiresAt string `json:"expiresAt"` // RFC 3339, UTC; never before the earlier one, never past the hard expiry
+}
+
+// Kinds of [ChangeEvent].
+const (
+	ChangeCreated  = "created"
+	ChangeModified = "modified" // content, once it is closed or synced, or attributes
+	ChangeRemoved  = "removed"
+	ChangeMoved    = "moved"    // within the workspace: Path is the new name, From the old one
+	ChangeOverflow = "overflow" // events were lost: list again; no path
+)
+
+// ChangeEvent is one change of a workspace, as seen on the host. Exactly one of Path and PathBytes
+// is set, but for overflow, and likewise From and FromBytes for moved.
+type ChangeEvent struct {
+	Type      string `json:"type"`
+	Path      string `json:"path,omitempty"`
+	PathBytes []byte `json:"pathBytes,omitempty"`
+	From      string `json:"from,omitempty"`
+	FromBytes []byte `json:"fromBytes,omitempty"`
+	Kind      string `json:"kind,omitempty"` // as [FSEntry.Kind], where it is known
+}
+
+// CredentialRef names a secret for one invocation. It carries no value.
+type CredentialRef struct {
+	DeliveryAttemptID string            `json:"deliveryAttemptId"`
+	ProviderID        string            `json:"providerId"`
+	BindingID         string            `json:"bindingId"`
+	ExecutionID       string            `json:"executionId"`
+	Fields            []CredentialField `json:"fields"`
+}
+
+// CredentialField says under which name a field of the binding is delivered.
+type CredentialField struct {
+	Name    string `json:"name"`
+	FieldID string `json:"fieldId"`
 }
 
 // FSRequest is one workspace operation: stat, list, mkdir, remove, rename or readlink.

@@ -13,10 +13,11 @@ import (
 // call is a routed request. IDs are from the raw target and well-formed; nothing in them was
 // percent-encoded, so the bytes that the capability covers are the bytes that are used.
 type call struct {
-	op        api.Op
-	sandbox   string
-	workspace string // purge only
-	query     string // file transfers only
+	op         api.Op
+	sandbox    string
+	workspace  string // purge only
+	invocation string // cancel only
+	query      string // file transfers only
 }
 
 var errNoRoute = api.E(api.RequestInvalid, errors.New("no such route"))
@@ -40,6 +41,10 @@ func route(r *http.Request) (call, error) {
 		c.op, c.workspace = api.OpPurge, part[1]
 	case part[0] == "sandboxes" && len(part) >= 2 && api.ValidID(part[1]):
 		c.sandbox = part[1]
+		if r.Method == http.MethodDelete && len(part) == 4 && part[2] == "exec" && api.ValidID(part[3]) {
+			c.op, c.invocation = api.OpCancel, part[3]
+			break
+		}
 		c.op = sandboxOp(r.Method, part[2:])
 	}
 	transfer := c.op == api.OpRead || c.op == api.OpWrite
@@ -67,6 +72,10 @@ func sandboxOp(method string, rest []string) api.Op {
 		return api.OpRead
 	case "PUT files":
 		return api.OpWrite
+	case "GET events":
+		return api.OpEvents
+	case "POST renew":
+		return api.OpRenew
 	}
 	return ""
 }
