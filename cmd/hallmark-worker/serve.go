@@ -123,7 +123,10 @@ func (d *daemon) prepare(ctx context.Context) (err error) {
 	if d.clock, err = capability.NewClock(); err != nil {
 		return needs(err, "this host lacks a clock", host)
 	}
-	if d.store, err = state.Open(d.cfg.StateDir, state.Options{Mode: d.cfg.Mode, Now: d.clock.Now}); err != nil {
+	limits := d.cfg.EffectiveLimits()
+	if d.store, err = state.Open(d.cfg.StateDir, state.Options{
+		Mode: d.cfg.Mode, Now: d.clock.Now, Nonces: int(limits.Nonces), NoncesPerWorkspace: int(limits.NoncesPerShare),
+	}); err != nil {
 		return needs(err, "the state directory cannot be used", "give each worker and each mode a directory of its own, owned by root, with mode 0700")
 	}
 	document, err := d.cfg.SecurityDocument()
@@ -161,7 +164,7 @@ func (d *daemon) build(ctx context.Context) (*worker.Server, error) {
 	if err != nil {
 		return nil, needs(err, "workspaces cannot be bounded", "correct workspaces")
 	}
-	limits := worker.DefaultLimits(d.cfg.Ceilings)
+	limits := d.cfg.EffectiveLimits()
 	sc := session.Config{
 		Identity: session.Identity{
 			WorkerID: d.cfg.WorkerID, Mode: d.cfg.Mode, BootEpoch: d.store.Epoch(), WorkerDigest: d.own,

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"os"
 	"path/filepath"
 
@@ -34,6 +35,8 @@ type Config struct {
 	Ceilings      api.Resources `json:"ceilings"`
 	Candidates    *Candidates   `json:"candidates,omitempty"` // qualification mode only
 	Admission     *Admission    `json:"admission,omitempty"`  // production mode only
+	Limits        *Limits       `json:"limits,omitempty"`     // absent: every default
+	Metrics       *Metrics      `json:"metrics,omitempty"`    // absent: no metrics are served
 	Log           Log           `json:"log"`
 }
 
@@ -103,6 +106,24 @@ type Log struct {
 	Path string `json:"path"`
 }
 
+// Metrics says where metrics are served: never on the listener of the API, and on this host only.
+type Metrics struct {
+	// Listen is the path of a unix socket, or a loopback address in digits with its port.
+	Listen string `json:"listen"`
+}
+
+// Network returns network and address for [net.Listen]; both are empty when Listen is neither form.
+func (m Metrics) Network() (network, address string) {
+	if filepath.IsAbs(m.Listen) {
+		return "unix", m.Listen
+	}
+	// A name could resolve to anything; only digits say what is listened on.
+	if at, err := netip.ParseAddrPort(m.Listen); err == nil && at.Addr().IsLoopback() && at.Port() != 0 {
+		return "tcp", m.Listen
+	}
+	return "", ""
+}
+
 // LoadConfig reads and checks a configuration file. The error names every problem.
 func LoadConfig(path string) (Config, error) {
 	b, err := readBounded(path)
@@ -152,6 +173,17 @@ func (c Config) Validate() error {
 	for _, p := range paths {
 		need(filepath.IsAbs(p.value), "%s is not an absolute path", p.name)
 	}
+	if m := c.Metrics; m != nil {
+		network, address := m.Network()
+		need(network != "", "metrics.listen is neither an absolute path nor a loopback address with a port, such as 127.0.0.1:9464")
+		need(network != "unix" || len(address) < 108, "metrics.listen is longer than a socket path can be")
+		need(filepath.Clean(m.Listen) != filepath.Clean(c.Listen), "metrics.listen is the listener of the API")
+	}
+	if c.Limits != nil {
+		if err := c.Limits.validate(); err != nil {
+			bad = append(bad, err)
+		}
+	}
 	// sockaddr_un(7): sun_path is 108 bytes with its NUL.
 	need(len(c.Listen) < 108, "listen is longer than a socket path can be")
 	need(c.Engine.CgroupParent != "", "engine.cgroupParent is empty")
@@ -191,7 +223,7 @@ func (c Config) SecurityDocument() ([]byte, error) {
 		QuotaBackend    string     `json:"quotaBackend"`
 		QuotaFilesystem string     `json:"quotaFilesystem"`
 	}{
-		"hallmark.security-config.v1", api.ProtocolVersion, Features(), DefaultLimits(c.Ceilings), api.MaxTokenSeconds, QuotaBackend, QuotaFilesystem,
+		"hallmark.security-config.v1", api.ProtocolVersion, Features(), c.EffectiveLimits(), api.MaxTokenSeconds, QuotaBackend, QuotaFilesystem,
 	})
 }
 

@@ -114,15 +114,6 @@ func New(o Options) (*Server, error) {
 	return &Server{o: o, stall: bodyTimeout}, nil
 }
 
-// DefaultLimits are what a worker reports for its ceilings.
-func DefaultLimits(ceilings api.Resources) api.Limits {
-	return api.Limits{
-		RequestBytes: api.MaxRequestBytes, HeaderBytes: api.MaxHeaderBytes, Connections: DefaultConnections,
-		Creates: 4, Execs: 64, ExecsPerSandbox: 4, OutputBytes: api.MaxOutputBytes,
-		Nonces: 100_000, NoncesPerShare: 10_000, ResourceCeilings: ceilings,
-	}
-}
-
 // Features are what this worker has, by the names that the suite uses.
 func Features() []string {
 	return []string{"admission", "exec", "files", "no-network", "protocol", "quota", "reconcile", "supervisor"}
