@@ -206,7 +206,7 @@ func (d *daemon) build(ctx context.Context) (*worker.Server, error) {
 			CohortID: d.gate.CohortID(), PinsDigest: d.gate.PinsDigest(), EvidenceDigests: d.gate.EvidenceDigests(),
 			Features: worker.Features(), Limits: limits,
 		},
-		Verifier: verifier, Signer: signer, Nonces: d.store, Sessions: d.sessions, Log: d.log,
+		Verifier: verifier, Signer: signer, Nonces: d.store, Sessions: worker.Lifecycle(d.sessions), Log: d.log,
 		OpenFiles: func(ctx context.Context, ws, sb string) (context.Context, worker.Files, func(), error) {
 			ctx, tree, release, err := d.sessions.Tree(ctx, ws, sb)
 			if err != nil {

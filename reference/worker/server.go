@@ -34,7 +34,7 @@ const (
 // DefaultConnections is how many connections are served at once.
 const DefaultConnections = 128
 
-// Sessions is the worker's view of the lifecycle; *session.Manager is one. All methods are safe
+// Sessions is the worker's view of the lifecycle; [Lifecycle] makes one of a *session.Manager. All methods are safe
 // for concurrent use. Errors are *api.Error; what is not becomes UNAVAILABLE on the wire.
 type Sessions interface {
 	// Create is idempotent by ClientLeaseID and joins one in flight.
@@ -42,6 +42,12 @@ type Sessions interface {
 	Get(ctx context.Context, workspaceID, sandboxID string) (api.SandboxState, error)
 	// Exec ends the invocation when ctx ends.
 	Exec(ctx context.Context, workspaceID, sandboxID string, req api.ExecRequest, canonicalDigest string) (api.ExecResult, error)
+	// Start is the claim of Exec; the invocation runs until its end, the end of ctx, or Close.
+	Start(ctx context.Context, workspaceID, sandboxID string, req api.ExecRequest, canonicalDigest string) (Execution, error)
+	// Cancel ends an invocation and returns its terminal outcome; repeating it gives the same.
+	Cancel(ctx context.Context, workspaceID, sandboxID, invocationID string) (api.CancelResponse, error)
+	// Renew begins the idle time again.
+	Renew(ctx context.Context, workspaceID, sandboxID string) (api.RenewResponse, error)
 	// Dispose returns nil only after removal is proven; repeating it succeeds.
 	Dispose(ctx context.Context, workspaceID, sandboxID string) error
 	Purge(ctx context.Context, workspaceID string) error
@@ -88,9 +94,14 @@ type Options struct {
 
 // Server serves the worker API. It is an [http.Handler].
 type Server struct {
-	o        Options
-	stall    time.Duration // bodyTimeout; tests shorten it
-	draining atomic.Bool
+	o         Options
+	stall     time.Duration // bodyTimeout; tests shorten it, and the next two
+	heartbeat time.Duration // heartbeatEvery
+	patience  time.Duration // answerTimeout, for one line of a stream
+	draining  atomic.Bool
+
+	ending context.Context // ends when what still runs in a drain has to end
+	end    context.CancelFunc
 }
 
 // New checks o.
@@ -111,7 +122,9 @@ func New(o Options) (*Server, error) {
 	if err := h.Limits.ResourceCeilings.Positive(); err != nil {
 		return nil, fmt.Errorf("worker: ceilings: %w", err)
 	}
-	return &Server{o: o, stall: bodyTimeout}, nil
+	s := &Server{o: o, stall: bodyTimeout, heartbeat: heartbeatEvery, patience: answerTimeout}
+	s.ending, s.end = context.WithCancel(context.Background())
+	return s, nil
 }
 
 // Features are what this worker has, by the names that the suite uses.
@@ -120,7 +133,8 @@ func Features() []string {
 }
 
 // Serve answers on l until ctx ends, then refuses new requests with UNAVAILABLE and waits at
-// most drain for those in progress. It closes l. A nil error means that nothing was cut off.
+// most drain for those in progress. Commands have half of that to end by themselves; then they are
+// ended, so that their callers are told instead of cut off. It closes l. A nil error means that nothing was cut off.
 func (s *Server) Serve(ctx context.Context, l net.Listener, drain time.Duration) error {
 	hs := &http.Server{
 		Handler:           s,
@@ -140,6 +154,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, drain time.Duration)
 	case <-ctx.Done():
 	}
 	s.draining.Store(true)
+	defer time.AfterFunc(drain/2, s.end).Stop()
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), drain)
 	defer cancel()
 	err := hs.Shutdown(bounded)
