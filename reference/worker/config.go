@@ -23,7 +23,8 @@ const maxConfigBytes = 1 << 20
 type Config struct {
 	WorkerID      string        `json:"workerId"`
 	Mode          api.Mode      `json:"mode"`
-	Listen        string        `json:"listen"` // path of a unix socket
+	Listen        string        `json:"listen"`        // path of a unix socket
+	TLS           *TLS          `json:"tls,omitempty"` // a TLS 1.3 listener besides
 	StateDir      string        `json:"stateDir"`
 	Engine        Engine        `json:"engine"`
 	Helpers       Helpers       `json:"helpers"`
@@ -35,6 +36,10 @@ type Config struct {
 	Candidates    *Candidates   `json:"candidates,omitempty"` // qualification mode only
 	Admission     *Admission    `json:"admission,omitempty"`  // production mode only
 	Log           Log           `json:"log"`
+
+	// UnsafeCleartextLoopback is host:port of a listener without TLS: every local user may connect
+	// to it and nothing hides the traffic. Loopback addresses only; absent means none.
+	UnsafeCleartextLoopback string `json:"unsafeCleartextLoopback,omitempty"`
 }
 
 // Engine says which engine and which of its registered runtimes are used.
@@ -134,6 +139,13 @@ func (c Config) Validate() error {
 		{"helpers.supervisor", c.Helpers.Supervisor}, {"helpers.quota", c.Helpers.Quota},
 		{"sandboxBinary.path", c.SandboxBinary.Path}, {"workspaces.dir", c.Workspaces.Dir}, {"signingKey", c.SigningKey},
 	}
+	if c.TLS != nil {
+		bad = append(bad, c.TLS.validate()...)
+	}
+	if c.UnsafeCleartextLoopback != "" {
+		_, err := loopback(c.UnsafeCleartextLoopback)
+		need(err == nil, "unsafeCleartextLoopback is not a loopback address with a port")
+	}
 	if a := c.Admission; a != nil {
 		paths = append(paths, []struct{ name, value string }{
 			{"admission.root", a.Root}, {"admission.trust", a.Trust}, {"admission.pins", a.Pins}, {"admission.stateDir", a.StateDir},
@@ -190,8 +202,10 @@ func (c Config) SecurityDocument() ([]byte, error) {
 		TokenSeconds    int64      `json:"tokenSeconds"`
 		QuotaBackend    string     `json:"quotaBackend"`
 		QuotaFilesystem string     `json:"quotaFilesystem"`
+		Cleartext       bool       `json:"unsafeCleartextLoopback,omitzero"` // so that evidence without it does not admit it
 	}{
 		"hallmark.security-config.v1", api.ProtocolVersion, Features(), DefaultLimits(c.Ceilings), api.MaxTokenSeconds, QuotaBackend, QuotaFilesystem,
+		c.UnsafeCleartextLoopback != "",
 	})
 }
 

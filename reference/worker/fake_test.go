@@ -259,7 +259,7 @@ func (r *rig) start(workerKey, authority ed25519.PrivateKey, tw tweak) {
 	must(err)
 	ctx, cancel := context.WithCancel(context.Background())
 	r.stop, r.finished = cancel, make(chan error, 1)
-	go func() { r.finished <- r.server.Serve(ctx, l, 10*time.Second) }()
+	go func() { r.finished <- r.server.Serve(ctx, 10*time.Second, l) }()
 	r.client, err = client.New(r.cfg)
 	must(err)
 }
