@@ -300,7 +300,7 @@ func (r *rig) start(workerKey, authority ed25519.PrivateKey, tw tweak) {
 	must(err)
 	ctx, cancel := context.WithCancel(context.Background())
 	r.stop, r.finished = cancel, make(chan error, 1)
-	go func() { r.finished <- r.server.Serve(ctx, l, tw.drain) }()
+	go func() { r.finished <- r.server.Serve(ctx, tw.drain, l) }()
 	r.client, err = client.New(r.cfg)
 	must(err)
 }

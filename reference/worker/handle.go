@@ -32,6 +32,7 @@ type exchange struct {
 // ServeHTTP implements [http.Handler].
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x := &exchange{w: w, r: r, id: requestID()}
+	s.begin(x)
 	// From here a slow body, or one that is never read, ends the connection. The write deadline
 	// of the connection's last answer would still hold, so it is moved too.
 	rc, now := http.NewResponseController(w), time.Now()
@@ -56,7 +57,7 @@ func (s *Server) guard(x *exchange) (c call, err error) {
 		if p == nil {
 			return
 		}
-		s.o.Log.ErrorContext(x.r.Context(), "handler panicked", "request", x.id, "op", c.op, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+		s.o.Log.ErrorContext(x.r.Context(), "handler panicked", "request", x.id, "op", c.op, "panic", panicCause(p), "stack", string(debug.Stack()))
 		err = api.E(api.Unavailable, errors.New("handler panicked"))
 	}()
 	if err := checkHeaders(x.r); err != nil {
@@ -68,9 +69,22 @@ func (s *Server) guard(x *exchange) (c call, err error) {
 	if c, err = route(x.r); err != nil {
 		return c, err
 	}
-	if x.claims, err = s.authorize(x.r, c); err != nil {
+	if x.claims, err = s.verify(x.r, c); err != nil {
 		return c, err
 	}
+	leave, err := claim(x.r.Context())
+	if err != nil {
+		return c, err
+	}
+	defer leave()
+	if err := s.consume(x.r, x.claims); err != nil {
+		return c, err
+	}
+	drop, err := s.hold(x.r, c.op)
+	if err != nil {
+		return c, err
+	}
+	defer drop()
 	return c, s.dispatch(x, c)
 }
 
@@ -226,15 +240,16 @@ func (x *exchange) answer(status int, v any) error {
 func (s *Server) fail(x *exchange, c call, err error) {
 	code := codeOf(err)
 	s.o.Log.Log(x.r.Context(), level(code), "request refused", "request", x.id, "op", c.op,
-		"workspace", x.claims.WorkspaceID, "sandbox", c.sandbox, "code", code, "err", err)
+		"workspace", x.claims.WorkspaceID, "sandbox", c.sandbox, "code", code, "err", x.cause(err))
 	if x.started {
 		if x.last != nil && x.last(code.Body(x.id).Error) == nil {
 			return
 		}
 		panic(http.ErrAbortHandler)
 	}
+	s.part(x)
 	if aerr := x.answer(code.Status(), code.Body(x.id)); aerr != nil {
-		s.o.Log.InfoContext(x.r.Context(), "refusal not delivered", "request", x.id, "err", aerr)
+		s.o.Log.InfoContext(x.r.Context(), "refusal not delivered", "request", x.id, "err", x.cause(aerr))
 		panic(http.ErrAbortHandler)
 	}
 }
