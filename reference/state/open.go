@@ -71,7 +71,7 @@ func (s *Store) load(dir string, o Options) (err error) {
 		return fmt.Errorf("open state file: %w", err)
 	}
 	err = s.view(func(tx *bolt.Tx) error {
-		// A few milliseconds for 100,000 nonces; safe only now, since bbolt's check follows every page.
+		// About 35 ms for 100,000 nonces; safe only now, since bbolt's check follows every page.
 		if err := pagesHold(tx); err != nil {
 			return damaged("%w", err)
 		}
