@@ -24,7 +24,8 @@ const maxConfigBytes = 1 << 20
 type Config struct {
 	WorkerID      string        `json:"workerId"`
 	Mode          api.Mode      `json:"mode"`
-	Listen        string        `json:"listen"` // path of a unix socket
+	Listen        string        `json:"listen"`        // path of a unix socket
+	TLS           *TLS          `json:"tls,omitempty"` // a TLS 1.3 listener besides
 	StateDir      string        `json:"stateDir"`
 	Engine        Engine        `json:"engine"`
 	Helpers       Helpers       `json:"helpers"`
@@ -38,6 +39,10 @@ type Config struct {
 	Limits        *Limits       `json:"limits,omitempty"`     // absent: every default
 	Metrics       *Metrics      `json:"metrics,omitempty"`    // absent: no metrics are served
 	Log           Log           `json:"log"`
+
+	// UnsafeCleartextLoopback is host:port of a listener without TLS: every local user may connect
+	// to it and nothing hides the traffic. Loopback addresses only; absent means none.
+	UnsafeCleartextLoopback string `json:"unsafeCleartextLoopback,omitempty"`
 }
 
 // Engine says which engine and which of its registered runtimes are used.
@@ -155,6 +160,13 @@ func (c Config) Validate() error {
 		{"helpers.supervisor", c.Helpers.Supervisor}, {"helpers.quota", c.Helpers.Quota},
 		{"sandboxBinary.path", c.SandboxBinary.Path}, {"workspaces.dir", c.Workspaces.Dir}, {"signingKey", c.SigningKey},
 	}
+	if c.TLS != nil {
+		bad = append(bad, c.TLS.validate()...)
+	}
+	if c.UnsafeCleartextLoopback != "" {
+		_, err := loopback(c.UnsafeCleartextLoopback)
+		need(err == nil, "unsafeCleartextLoopback is not a loopback address with a port")
+	}
 	if a := c.Admission; a != nil {
 		paths = append(paths, []struct{ name, value string }{
 			{"admission.root", a.Root}, {"admission.trust", a.Trust}, {"admission.pins", a.Pins}, {"admission.stateDir", a.StateDir},
@@ -222,8 +234,10 @@ func (c Config) SecurityDocument() ([]byte, error) {
 		TokenSeconds    int64      `json:"tokenSeconds"`
 		QuotaBackend    string     `json:"quotaBackend"`
 		QuotaFilesystem string     `json:"quotaFilesystem"`
+		Cleartext       bool       `json:"unsafeCleartextLoopback,omitzero"` // so that evidence without it does not admit it
 	}{
 		"hallmark.security-config.v1", api.ProtocolVersion, Features(), c.EffectiveLimits(), api.MaxTokenSeconds, QuotaBackend, QuotaFilesystem,
+		c.UnsafeCleartextLoopback != "",
 	})
 }
 
