@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -184,7 +185,8 @@ type tweak struct {
 	nonces, share, connections int
 	allowQualification         bool
 	mode                       api.Mode
-	stall                      time.Duration
+	stall, strange             time.Duration
+	listeners                  []net.Listener // besides the socket
 }
 
 func newRig(t *testing.T, tw tweak) *rig {
@@ -255,11 +257,14 @@ func (r *rig) start(workerKey, authority ed25519.PrivateKey, tw tweak) {
 	if tw.stall > 0 {
 		r.server.stall = tw.stall
 	}
+	if tw.strange > 0 {
+		r.server.connections.strange = tw.strange
+	}
 	l, err := Listen(t.Context(), r.cfg.Socket)
 	must(err)
 	ctx, cancel := context.WithCancel(context.Background())
 	r.stop, r.finished = cancel, make(chan error, 1)
-	go func() { r.finished <- r.server.Serve(ctx, 10*time.Second, l) }()
+	go func() { r.finished <- r.server.Serve(ctx, 10*time.Second, append(tw.listeners, l)...) }()
 	r.client, err = client.New(r.cfg)
 	must(err)
 }
