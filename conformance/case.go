@@ -63,6 +63,8 @@ const (
 	PartRestart       Part = "controller.restart"
 	PartWire          Part = "runtime.wire"
 	PartConcurrent    Part = "runtime.concurrent" // two operations can be under way at once
+	PartAuthority     Part = "runtime.authority"  // capabilities can be minted and connections opened
+	PartPeers         Part = "controller.peers"   // a second daemon can be started
 )
 
 // Oracle names a way of observing from outside. Each is armed once per run, before the first

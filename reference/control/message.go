@@ -46,7 +46,7 @@ type Spawn struct {
 
 // Outcome is what the supervisor says of one command. All of it is a claim.
 type Outcome struct {
-	Stdout, Stderr                   []byte
+	Stdout, Stderr                   []byte // of Client.Exec only; Client.Stream gives them to its sink
 	ExitCode                         int    // -1 when ended by a signal; 126 and 127 as a shell says them
 	Signal                           string // "SIGKILL", or ""
 	Duration                         time.Duration

@@ -57,7 +57,7 @@ type Quota interface {
 
 // Control is session's view of a supervisor; *control.Client is one.
 type Control interface {
-	Exec(ctx context.Context, s control.Spawn) (control.Outcome, error)
+	Stream(ctx context.Context, s control.Spawn, sink control.Sink) (control.Outcome, error)
 	Statfs(ctx context.Context) (control.Statfs, error)
 	Done() <-chan struct{}
 	Err() error
