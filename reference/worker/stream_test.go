@@ -16,6 +16,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/onsi/gomega"
+	"github.com/onsi/gomega/gleak"
+
 	"github.com/hallmark-sandbox/hallmark/reference/api"
 	"github.com/hallmark-sandbox/hallmark/reference/client"
 	"github.com/hallmark-sandbox/hallmark/strictjson"
@@ -553,4 +556,42 @@ func TestLongCommandOverHTTP2(t *testing.T) {
 	if b, err := io.ReadAll(res.Body); err != nil || res.StatusCode != http.StatusOK {
 		t.Errorf("got %d %s, %v", res.StatusCode, b, err)
 	}
+}
+
+// TestStreamsLeaveNothing: after streams of every end, the worker runs what it ran before.
+func TestStreamsLeaveNothing(t *testing.T) {
+	r := newRig(t, tweak{patience: 300 * time.Millisecond})
+	plays := r.streaming()
+	once := func() {
+		l := r.open()
+		l.want(api.ExecStarted, "")
+		(<-plays).finish(nil)
+		if ev := l.next(); ev.Type != api.ExecEnded {
+			t.Errorf("last line %+v", ev)
+		}
+		l.conn.Close()
+
+		l = r.open()
+		l.want(api.ExecStarted, "")
+		p := <-plays
+		l.conn.Close()
+		<-p.closed
+
+		l = r.open() // and takes nothing
+		p = <-plays
+		for chunk, open := "1"+strings.Repeat("x", 32<<10), true; open; {
+			select {
+			case p.chunks <- chunk:
+			case <-p.closed:
+				open = false
+			}
+		}
+		l.conn.Close()
+	}
+	once()
+	before := gleak.Goroutines()
+	for range 5 {
+		once()
+	}
+	gomega.NewWithT(t).Eventually(gleak.Goroutines, 10*time.Second).ShouldNot(gleak.HaveLeaked(before))
 }
