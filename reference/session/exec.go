@@ -41,8 +41,8 @@ func (m *Manager) Start(ctx context.Context, ws, sb string, req api.ExecRequest,
 	if err != nil {
 		return nil, m.unknown(ws, sb, req.InvocationID, digest, err)
 	}
-	running, stop := context.WithCancel(ctx) // claiming is not cut short by a cancel: it decides who comes first
-	inv, fresh, err := m.invoke(ctx, s, req.InvocationID, digest, stop)
+	ctx, stop := context.WithCancel(ctx)
+	inv, fresh, err := m.invoke(s, req.InvocationID, digest, stop)
 	if err != nil {
 		stop()
 		release()
@@ -58,7 +58,7 @@ func (m *Manager) Start(ctx context.Context, ws, sb string, req api.ExecRequest,
 	go func() {
 		defer m.wg.Done()
 		defer stop()
-		m.run(running, s, inv, req, out, release)
+		m.run(ctx, s, inv, req, out, release)
 	}()
 	return &Run{inv: inv, out: out, leave: stop}, nil
 }
