@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"time"
@@ -85,17 +86,48 @@ func (d *daemon) run(ctx context.Context) error {
 	if err := d.sessions.Reconcile(start); err != nil {
 		return errors.Join(needs(err, "what an earlier run left could not be removed", "see the log, then start again"), d.retire(ctx))
 	}
-	l, err := worker.Listen(ctx, d.cfg.Listen)
+	listeners, err := d.listen(ctx)
 	if err != nil {
-		return errors.Join(&failure{exitFailed, "the socket cannot be used", "correct listen, or end the process that holds it", err}, d.retire(ctx))
+		return errors.Join(err, d.retire(ctx))
 	}
 	cancel()
 	d.log.InfoContext(ctx, "serving", "worker", d.cfg.WorkerID, "mode", d.cfg.Mode, "epoch", d.store.Epoch(), "cohort", d.gate.CohortID(), "pins", d.gate.PinsDigest())
-	err = server.Serve(ctx, l, drainTimeout)
+	err = server.Serve(ctx, drainTimeout, listeners...)
 	if err != nil {
 		err = &failure{exitNegative, "requests were cut off", "see the log", err}
 	}
 	return errors.Join(err, d.retire(ctx))
+}
+
+// listen binds everything that the configuration names, or nothing.
+func (d *daemon) listen(ctx context.Context) (ls []net.Listener, err error) {
+	defer func() {
+		if err != nil {
+			for _, l := range ls {
+				err = errors.Join(err, l.Close())
+			}
+			ls = nil
+		}
+	}()
+	l, err := worker.Listen(ctx, d.cfg.Listen)
+	if err != nil {
+		return ls, &failure{exitFailed, "the socket cannot be used", "correct listen, or end the process that holds it", err}
+	}
+	ls = append(ls, l)
+	if d.cfg.TLS != nil {
+		if l, err = worker.ListenTLS(ctx, *d.cfg.TLS, d.log); err != nil {
+			return ls, &failure{exitFailed, "the TLS listener cannot be used", "correct tls, or end the process that holds its address", err}
+		}
+		ls = append(ls, l)
+	}
+	if a := d.cfg.UnsafeCleartextLoopback; a != "" {
+		if l, err = worker.ListenUnsafeCleartextLoopback(ctx, a); err != nil {
+			return ls, &failure{exitFailed, "the cleartext listener cannot be used", "correct unsafeCleartextLoopback, or leave it out", err}
+		}
+		d.log.WarnContext(ctx, "listening without TLS: every local user can connect", "address", a)
+		ls = append(ls, l)
+	}
+	return ls, nil
 }
 
 // retire ends all sandboxes. Its bound is its own: ctx is what has just ended.
@@ -123,7 +155,10 @@ func (d *daemon) prepare(ctx context.Context) (err error) {
 	if d.clock, err = capability.NewClock(); err != nil {
 		return needs(err, "this host lacks a clock", host)
 	}
-	if d.store, err = state.Open(d.cfg.StateDir, state.Options{Mode: d.cfg.Mode, Now: d.clock.Now}); err != nil {
+	limits := d.cfg.EffectiveLimits()
+	if d.store, err = state.Open(d.cfg.StateDir, state.Options{
+		Mode: d.cfg.Mode, Now: d.clock.Now, Nonces: int(limits.Nonces), NoncesPerWorkspace: int(limits.NoncesPerShare),
+	}); err != nil {
 		return needs(err, "the state directory cannot be used", "give each worker and each mode a directory of its own, owned by root, with mode 0700")
 	}
 	document, err := d.cfg.SecurityDocument()
@@ -161,7 +196,7 @@ func (d *daemon) build(ctx context.Context) (*worker.Server, error) {
 	if err != nil {
 		return nil, needs(err, "workspaces cannot be bounded", "correct workspaces")
 	}
-	limits := worker.DefaultLimits(d.cfg.Ceilings)
+	limits := d.cfg.EffectiveLimits()
 	sc := session.Config{
 		Identity: session.Identity{
 			WorkerID: d.cfg.WorkerID, Mode: d.cfg.Mode, BootEpoch: d.store.Epoch(), WorkerDigest: d.own,
@@ -171,6 +206,9 @@ func (d *daemon) build(ctx context.Context) (*worker.Server, error) {
 		Ceilings: d.cfg.Ceilings,
 		Limits:   session.Limits{Creates: int(limits.Creates), Execs: int(limits.Execs), ExecsPerSandbox: int(limits.ExecsPerSandbox)},
 		Store:    d.store, Engine: d.engine, Quota: d.loop, Gate: d.gate, Log: d.log,
+	}
+	if sc.Credentials, err = d.credentials(); err != nil {
+		return nil, needs(err, "credentials cannot be provided", "correct credentials")
 	}
 	if d.cfg.Mode == api.Qualification {
 		// Production pins the profile; here there is none yet, but all sandboxes are to be alike.
@@ -201,9 +239,9 @@ func (d *daemon) build(ctx context.Context) (*worker.Server, error) {
 		Health: api.Health{
 			ProtocolVersion: api.ProtocolVersion, WorkerID: d.cfg.WorkerID, BootEpoch: d.store.Epoch(), Mode: d.cfg.Mode,
 			CohortID: d.gate.CohortID(), PinsDigest: d.gate.PinsDigest(), EvidenceDigests: d.gate.EvidenceDigests(),
-			Features: worker.Features(), Limits: limits,
+			Features: d.cfg.Features(), Limits: limits,
 		},
-		Verifier: verifier, Signer: signer, Nonces: d.store, Sessions: d.sessions, Log: d.log,
+		Verifier: verifier, Signer: signer, Nonces: d.store, Sessions: worker.Lifecycle(d.sessions), Log: d.log,
 		OpenFiles: func(ctx context.Context, ws, sb string) (context.Context, worker.Files, func(), error) {
 			ctx, tree, release, err := d.sessions.Tree(ctx, ws, sb)
 			if err != nil {

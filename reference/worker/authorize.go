@@ -16,8 +16,12 @@ import (
 	"github.com/hallmark-sandbox/hallmark/reference/state"
 )
 
-// checkHeaders is the first check: it needs no key and allocates nothing.
+// checkHeaders is the first check: it needs no key and allocates nothing. Trailers are refused
+// here when they are announced: no capability covers them.
 func checkHeaders(r *http.Request) error {
+	if len(r.Trailer) != 0 {
+		return errTrailers
+	}
 	n := len(r.Method) + len(r.RequestURI) + len(r.Host) + 32
 	for name, values := range r.Header {
 		for _, v := range values {
@@ -30,31 +34,31 @@ func checkHeaders(r *http.Request) error {
 	return nil
 }
 
-// authorize verifies the capability for this very request, then consumes its nonce. When it
-// returns nil the nonce is durable and the token can do nothing more.
-func (s *Server) authorize(r *http.Request, c call) (capability.Claims, error) {
+// verify judges the capability for this very request. It consumes nothing.
+func (s *Server) verify(r *http.Request, c call) (capability.Claims, error) {
 	token, err := bearer(r.Header)
 	if err != nil {
 		return capability.Claims{}, api.E(api.Unauthenticated, err)
 	}
-	claims, err := s.o.Verifier.Verify(token, capability.Want{Op: c.op, Method: r.Method, Target: r.RequestURI, SandboxID: c.sandbox})
-	if err != nil {
-		return capability.Claims{}, err
-	}
+	return s.o.Verifier.Verify(token, capability.Want{Op: c.op, Method: r.Method, Target: r.RequestURI, SandboxID: c.sandbox})
+}
+
+// consume makes the nonce of claims durable. When it returns nil the token can do nothing more.
+func (s *Server) consume(r *http.Request, claims capability.Claims) error {
 	ctx, cancel := context.WithTimeout(r.Context(), nonceTimeout)
 	defer cancel()
-	err = s.o.Nonces.ConsumeNonce(ctx, claims.ID, claims.WorkspaceID, claims.ExpiresAt*1000)
+	err := s.o.Nonces.ConsumeNonce(ctx, claims.ID, claims.WorkspaceID, claims.ExpiresAt*1000)
 	switch {
 	case err == nil:
-		return claims, nil
+		return nil
 	case errors.Is(err, state.ErrReplay):
-		return capability.Claims{}, api.E(api.CapabilityReplay, err)
+		return api.E(api.CapabilityReplay, err)
 	case errors.Is(err, state.ErrExpired):
-		return capability.Claims{}, api.E(api.CapabilityExpired, err)
+		return api.E(api.CapabilityExpired, err)
 	case errors.Is(err, state.ErrExhausted):
-		return capability.Claims{}, api.E(api.NonceStoreExhausted, err)
+		return api.E(api.NonceStoreExhausted, err)
 	}
-	return capability.Claims{}, api.E(api.Unavailable, fmt.Errorf("consume nonce: %w", err))
+	return api.E(api.Unavailable, fmt.Errorf("consume nonce: %w", err))
 }
 
 func bearer(h http.Header) (string, error) {
@@ -77,6 +81,24 @@ func plain(r *http.Request) error {
 	return nil
 }
 
+var errTrailers = api.E(api.RequestInvalid, errors.New("trailers"))
+
+// hold takes room for the body of r, which is read whole, and gives it back when called. It is
+// for requests that are authorized: others have no body read.
+func (s *Server) hold(r *http.Request, op api.Op) (func(), error) {
+	n := r.ContentLength
+	if n < 0 || n > api.MaxRequestBytes {
+		n = api.MaxRequestBytes
+	}
+	if op == api.OpWrite {
+		n = transferChunk
+	}
+	if !s.held.TryAcquire(n) {
+		return nil, api.E(api.Unavailable, errors.New("too many bytes of requests in progress"))
+	}
+	return func() { s.held.Release(n) }, nil
+}
+
 // body reads the whole request body within its bound and compares it with the capability.
 // Preconditions: the read deadline is set.
 func body(w http.ResponseWriter, r *http.Request, claims capability.Claims) ([]byte, error) {
@@ -89,6 +111,9 @@ func body(w http.ResponseWriter, r *http.Request, claims capability.Claims) ([]b
 	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, api.MaxRequestBytes))
 	if err != nil {
 		return nil, api.E(api.RequestInvalid, fmt.Errorf("read body: %w", err))
+	}
+	if len(r.Trailer) != 0 {
+		return nil, errTrailers
 	}
 	// The deadline covered the body. Left in place it would end the request's context by way
 	// of net/http's background read, and so a long invocation.

@@ -5,10 +5,15 @@ package worker
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"net/http"
+	"runtime"
+	"strings"
 
 	"github.com/hallmark-sandbox/hallmark/reference/api"
 	"github.com/hallmark-sandbox/hallmark/reference/workspace"
+	"github.com/hallmark-sandbox/hallmark/strictjson"
 )
 
 // workspaceCodes gives each kind of workspace failure its code. PATH_UNSAFE is for unsafe paths
@@ -69,4 +74,55 @@ func level(c api.Code) slog.Level {
 		return slog.LevelWarn
 	}
 	return slog.LevelInfo
+}
+
+// maxCauseBytes bounds what one failure writes to the log: a cause may quote a path or a name
+// that the caller chose.
+const maxCauseBytes = 2 << 10
+
+// cause is the text of err for the log. Errors of this project quote no contents; what a library
+// quotes is not in our hands, so the request's own bearer token is taken out wherever it is.
+func (x *exchange) cause(err error) string {
+	text := err.Error()
+	if token, terr := bearer(x.r.Header); terr == nil && len(token) >= minSecretBytes {
+		text = strings.ReplaceAll(text, token, "[token]")
+	}
+	if len(text) > maxCauseBytes {
+		text = text[:maxCauseBytes] + "..."
+	}
+	return text
+}
+
+// minSecretBytes is how long a text must be to be taken for a token: a shorter one is none, and
+// would only cut holes into the log.
+const minSecretBytes = 16
+
+// panicCause says of a panic what cannot hold a caller's data: the text of the Go runtime (an
+// index, a type, a nil map), else the type of the value alone. The stack beside it has addresses,
+// no contents.
+func panicCause(p any) string {
+	if e, ok := p.(runtime.Error); ok {
+		return e.Error()
+	}
+	return fmt.Sprintf("a %T", p)
+}
+
+// part ends the connection of a stranger with this refusal.
+func (s *Server) part(x *exchange) {
+	if c := connOf(x.r.Context()); c != nil && c.pool.isStranger(c) {
+		x.w.Header().Set("Connection", "close")
+	}
+}
+
+// unparsed is the answer to what net/http could not parse. The codes of the union have no other
+// for it, so the status is that of REQUEST_INVALID; said is net/http's own status line.
+func (s *Server) unparsed(ctx context.Context, said string) []byte {
+	id, code := requestID(), api.RequestInvalid
+	s.o.Log.Log(ctx, level(code), "request refused", "request", id, "code", code, "err", "not parsed: "+said)
+	b, err := strictjson.Marshal(code.Body(id))
+	if err != nil {
+		return nil // a fixed shape
+	}
+	return fmt.Appendf(nil, "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s",
+		code.Status(), http.StatusText(code.Status()), len(b), b)
 }

@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"net"
 	"os"
-	"sync"
 	"syscall"
 	"time"
 
@@ -59,48 +58,4 @@ func Listen(ctx context.Context, path string) (net.Listener, error) {
 		return nil, errors.Join(fmt.Errorf("check socket: %w", err), l.Close())
 	}
 	return l, nil
-}
-
-// limited holds back accept(2) while max connections are open, so that the rest wait in the
-// kernel's queue and cost no descriptor here.
-type limited struct {
-	net.Listener
-	slots  chan struct{}
-	closed chan struct{}
-	once   sync.Once
-}
-
-func limitConnections(l net.Listener, max int) net.Listener {
-	return &limited{Listener: l, slots: make(chan struct{}, max), closed: make(chan struct{})}
-}
-
-func (l *limited) Accept() (net.Conn, error) {
-	select {
-	case l.slots <- struct{}{}:
-	case <-l.closed:
-		return nil, net.ErrClosed
-	}
-	c, err := l.Listener.Accept()
-	if err != nil {
-		<-l.slots
-		return nil, err
-	}
-	return &slotted{Conn: c, release: func() { <-l.slots }}, nil
-}
-
-func (l *limited) Close() error {
-	l.once.Do(func() { close(l.closed) })
-	return l.Listener.Close()
-}
-
-type slotted struct {
-	net.Conn
-	once    sync.Once
-	release func()
-}
-
-func (c *slotted) Close() error {
-	err := c.Conn.Close()
-	c.once.Do(c.release)
-	return err
 }

@@ -3,9 +3,12 @@
 package worker
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net"
+	"net/http"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -17,25 +20,135 @@ const peerInterval = 200 * time.Millisecond
 
 var errPeerLeft = errors.New("the caller has closed its connection")
 
+// conn is a served connection, in the clear for net/http whatever it is on the wire: so HTTP/2
+// is recognised by its preface on every listener, and the answers of all can be held to the union.
+type conn struct {
+	net.Conn // raw, or TLS over it
+	raw      net.Conn
+	pool     *connections
+
+	busy     int         // guarded by pool.mu; requests with a valid capability
+	proven   bool        // guarded by pool.mu; had one
+	gone     bool        // guarded by pool.mu; put out, or closed
+	since    time.Time   // guarded by pool.mu; of its arrival, or of the end of its last request
+	stranger *time.Timer // ends it if it proves nothing
+
+	answering atomic.Bool // a handler's answer is on its way
+	http2     atomic.Bool // all writes are frames, whatever they look like
+	refused   func(cause string) []byte
+}
+
+// Close implements [net.Conn].
+func (c *conn) Close() error {
+	err := c.Conn.Close()
+	c.pool.leftBy(c)
+	return err
+}
+
+// CloseWrite lets net/http end its side first, so that a peer that is still sending reads the
+// refusal instead of a reset.
+func (c *conn) CloseWrite() error {
+	w, ok := c.Conn.(interface{ CloseWrite() error })
+	if !ok {
+		return errors.ErrUnsupported
+	}
+	return w.CloseWrite()
+}
+
+// Write replaces what net/http says by itself. A request that it cannot parse never reaches a
+// handler: it writes a status line and a text in one piece, and closes. Outside of an answer
+// nothing else is written, but for HTTP/2, whose first write is a SETTINGS frame.
+func (c *conn) Write(b []byte) (int, error) {
+	if c.answering.Load() || c.http2.Load() {
+		return c.Conn.Write(b)
+	}
+	line, _, found := bytes.Cut(b, []byte("\r\n"))
+	if !found || !bytes.HasPrefix(line, []byte("HTTP/1.")) {
+		c.http2.Store(true)
+		return c.Conn.Write(b)
+	}
+	if _, err := c.Conn.Write(c.refused(string(line))); err != nil {
+		return 0, err
+	}
+	return len(b), nil
+}
+
 // connKey carries the connection in the context of its requests.
 type connKey struct{}
 
-func withConn(ctx context.Context, c net.Conn) context.Context {
+func connOf(ctx context.Context) *conn {
+	c, _ := ctx.Value(connKey{}).(*conn)
+	return c
+}
+
+// connContext is for [http.Server.ConnContext].
+func (s *Server) connContext(ctx context.Context, nc net.Conn) context.Context {
+	c, ok := nc.(*conn)
+	if !ok {
+		return ctx
+	}
+	c.refused = func(cause string) []byte { return s.unparsed(ctx, cause) }
 	return context.WithValue(ctx, connKey{}, c)
+}
+
+// connState is for [http.Server.ConnState]: idle means that the answer has been written.
+func connState(nc net.Conn, state http.ConnState) {
+	if c, ok := nc.(*conn); ok && state == http.StateIdle {
+		c.answering.Store(false)
+	}
+}
+
+// begin sets the first deadlines of a request and marks its connection's writes as an answer of
+// ours.
+//
+// From here a slow body, or an answer that is never read, ends the request. Under HTTP/1.1 the
+// write deadline of the connection's last answer would still hold, so it is moved; under HTTP/2
+// each stream has its own, and one that passes resets the stream even while nothing is being
+// written: it is set when the answer is.
+//
+// A request in chunks is the last of its connection: where Content-Length stood beside
+// Transfer-Encoding, net/http has dropped it, and what a proxy takes for the next request may not
+// be one (RFC 9112, section 6.1).
+func (s *Server) begin(x *exchange) error {
+	if c := connOf(x.r.Context()); c != nil {
+		c.answering.Store(true)
+	}
+	if len(x.r.TransferEncoding) != 0 {
+		x.w.Header().Set("Connection", "close")
+	}
+	rc, to := http.NewResponseController(x.w), time.Now().Add(s.stall)
+	err := rc.SetReadDeadline(to)
+	if x.r.ProtoMajor == 1 {
+		err = errors.Join(err, rc.SetWriteDeadline(to))
+	}
+	return err
+}
+
+// claim marks the request's connection busy, until the returned function is called.
+func claim(ctx context.Context) (func(), error) {
+	c := connOf(ctx)
+	if c == nil {
+		return func() {}, nil
+	}
+	if !c.pool.enter(c) {
+		return nil, errPeerLeft
+	}
+	return func() { c.pool.leave(c) }, nil
 }
 
 // whilePeer returns a context that ends when the peer closes its connection or its sending
 // half. net/http sees that too, unless there is a byte behind the request: it then holds that
 // byte for a next request and reads no further. The kernel tells the end whatever is unread
-// (poll(2), POLLRDHUP). A connection without a descriptor is left to net/http.
+// (poll(2), POLLRDHUP). Under HTTP/2 the end of one stream ends ctx by itself. A connection
+// without a descriptor is left to net/http.
 func whilePeer(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	done := func() { cancel(nil) }
-	c, _ := ctx.Value(connKey{}).(net.Conn)
-	if s, ok := c.(*slotted); ok {
-		c = s.Conn
+	c := connOf(ctx)
+	if c == nil {
+		return ctx, done
 	}
-	sc, ok := c.(syscall.Conn)
+	sc, ok := c.raw.(syscall.Conn)
 	if !ok {
 		return ctx, done
 	}

@@ -10,8 +10,11 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sync/semaphore"
 
 	"github.com/hallmark-sandbox/hallmark/reference/api"
 	"github.com/hallmark-sandbox/hallmark/reference/capability"
@@ -31,10 +34,19 @@ const (
 	execGrace       = 30 * time.Second // of the API beyond the command's own timeout
 )
 
-// DefaultConnections is how many connections are served at once.
+// DefaultConnections is how many connections are served at once, over all listeners.
 const DefaultConnections = 128
 
-// Sessions is the worker's view of the lifecycle; *session.Manager is one. All methods are safe
+// Bounds that PROTOCOL.md leaves to the transport.
+const (
+	maxParsedHeaderBytes = 2 * api.MaxHeaderBytes
+	maxStreams           = 32 // of one HTTP/2 connection at once
+	// maxHeldBytes bounds the JSON bodies of all requests in progress, each as long as it is
+	// announced: without it HTTP/2 would multiply streams by bodies. 64 of the largest.
+	maxHeldBytes = 64 * api.MaxRequestBytes
+)
+
+// Sessions is the worker's view of the lifecycle; [Lifecycle] makes one of a *session.Manager. All methods are safe
 // for concurrent use. Errors are *api.Error; what is not becomes UNAVAILABLE on the wire.
 type Sessions interface {
 	// Create is idempotent by ClientLeaseID and joins one in flight.
@@ -42,6 +54,12 @@ type Sessions interface {
 	Get(ctx context.Context, workspaceID, sandboxID string) (api.SandboxState, error)
 	// Exec ends the invocation when ctx ends.
 	Exec(ctx context.Context, workspaceID, sandboxID string, req api.ExecRequest, canonicalDigest string) (api.ExecResult, error)
+	// Start is the claim of Exec; the invocation runs until its end, the end of ctx, or Close.
+	Start(ctx context.Context, workspaceID, sandboxID string, req api.ExecRequest, canonicalDigest string) (Execution, error)
+	// Cancel ends an invocation and returns its terminal outcome; repeating it gives the same.
+	Cancel(ctx context.Context, workspaceID, sandboxID, invocationID string) (api.CancelResponse, error)
+	// Renew begins the idle time again.
+	Renew(ctx context.Context, workspaceID, sandboxID string) (api.RenewResponse, error)
 	// Dispose returns nil only after removal is proven; repeating it succeeds.
 	Dispose(ctx context.Context, workspaceID, sandboxID string) error
 	Purge(ctx context.Context, workspaceID string) error
@@ -88,9 +106,17 @@ type Options struct {
 
 // Server serves the worker API. It is an [http.Handler].
 type Server struct {
-	o        Options
-	stall    time.Duration // bodyTimeout; tests shorten it
-	draining atomic.Bool
+	o         Options
+	stall     time.Duration // bodyTimeout; tests shorten it, and the next two
+	heartbeat time.Duration // heartbeatEvery
+	patience  time.Duration // answerTimeout, for one line of a stream
+	draining  atomic.Bool
+
+	connections *connections
+	held        *semaphore.Weighted // bytes of JSON bodies
+
+	ending context.Context // ends when what still runs in a drain has to end
+	end    context.CancelFunc
 }
 
 // New checks o.
@@ -111,52 +137,95 @@ func New(o Options) (*Server, error) {
 	if err := h.Limits.ResourceCeilings.Positive(); err != nil {
 		return nil, fmt.Errorf("worker: ceilings: %w", err)
 	}
-	return &Server{o: o, stall: bodyTimeout}, nil
-}
-
-// DefaultLimits are what a worker reports for its ceilings.
-func DefaultLimits(ceilings api.Resources) api.Limits {
-	return api.Limits{
-		RequestBytes: api.MaxRequestBytes, HeaderBytes: api.MaxHeaderBytes, Connections: DefaultConnections,
-		Creates: 4, Execs: 64, ExecsPerSandbox: 4, OutputBytes: api.MaxOutputBytes,
-		Nonces: 100_000, NoncesPerShare: 10_000, ResourceCeilings: ceilings,
+	s := &Server{
+		o: o, stall: bodyTimeout, heartbeat: heartbeatEvery, patience: answerTimeout,
+		connections: newConnections(int(h.Limits.Connections)), held: semaphore.NewWeighted(maxHeldBytes),
 	}
+	s.ending, s.end = context.WithCancel(context.Background())
+	return s, nil
 }
 
-// Features are what this worker has, by the names that the suite uses.
+// Features are what every worker has, by the names that the suite uses.
 func Features() []string {
 	return []string{"admission", "exec", "files", "no-network", "protocol", "quota", "reconcile", "supervisor"}
 }
 
-// Serve answers on l until ctx ends, then refuses new requests with UNAVAILABLE and waits at
-// most drain for those in progress. It closes l. A nil error means that nothing was cut off.
-func (s *Server) Serve(ctx context.Context, l net.Listener, drain time.Duration) error {
+// FeatureCredentials is claimed where providers are configured.
+const FeatureCredentials = "credentials"
+
+// Features are what a worker of this configuration has.
+func (c Config) Features() []string {
+	f := Features()
+	if c.Credentials != nil {
+		f = append(f, FeatureCredentials)
+		slices.Sort(f)
+	}
+	return f
+}
+
+// protocols are HTTP/1.1 and HTTP/2. "Unencrypted" is how net/http sees every connection, since
+// TLS ends below it (see conn): the preface tells, on the socket by prior knowledge and under TLS
+// after ALPN.
+func protocols() *http.Protocols {
+	var p http.Protocols
+	p.SetHTTP1(true)
+	p.SetUnencryptedHTTP2(true)
+	return &p
+}
+
+// Serve answers on all of ls until ctx ends, then refuses new requests with UNAVAILABLE and waits
+// at most drain for those in progress. Commands have half of that to end by themselves; then they
+// are ended, so that their callers are told instead of cut off. It closes ls. A nil error means
+// that nothing was cut off.
+func (s *Server) Serve(ctx context.Context, drain time.Duration, ls ...net.Listener) error {
+	if len(ls) == 0 {
+		return errors.New("serve: no listener")
+	}
 	hs := &http.Server{
 		Handler:           s,
-		ConnContext:       withConn,
+		ConnContext:       s.connContext,
+		ConnState:         connState,
+		Protocols:         protocols(),
 		ReadHeaderTimeout: headerTimeout,
 		IdleTimeout:       idleTimeout,
-		// net/http refuses in plain text what is beyond this; the bound of the wire is
-		// checked by us, below it, so that its refusal is a code of the union.
-		MaxHeaderBytes: 2 * api.MaxHeaderBytes,
-		ErrorLog:       slog.NewLogLogger(s.o.Log.Handler(), slog.LevelDebug),
+		// The bound of the wire is checked by us, below this one. HTTP/2 counts 32 bytes for
+		// each field (RFC 9113, section 6.5.2), and answers 431 by itself beyond it.
+		MaxHeaderBytes: maxParsedHeaderBytes,
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams:          maxStreams,
+			MaxDecoderHeaderTableSize:     4 << 10,
+			MaxReadFrameSize:              16 << 10,
+			MaxReceiveBufferPerStream:     64 << 10,
+			MaxReceiveBufferPerConnection: 256 << 10,
+			SendPingTimeout:               idleTimeout, // a peer that is gone without a word
+			PingTimeout:                   headerTimeout,
+			WriteByteTimeout:              answerTimeout,
+		},
+		ErrorLog: slog.NewLogLogger(s.o.Log.Handler(), slog.LevelDebug),
 	}
-	done := make(chan error, 1)
-	go func() { done <- hs.Serve(limitConnections(l, int(s.o.Health.Limits.Connections))) }()
+	done := make(chan error, len(ls))
+	for _, l := range ls {
+		go func() { done <- hs.Serve(s.connections.listener(l)) }()
+	}
+	var err error
+	running := len(ls)
 	select {
-	case err := <-done:
-		return fmt.Errorf("serve: %w", err)
+	case serr := <-done:
+		running--
+		err = fmt.Errorf("serve: %w", serr)
 	case <-ctx.Done():
 	}
 	s.draining.Store(true)
+	defer time.AfterFunc(drain/2, s.end).Stop()
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), drain)
 	defer cancel()
-	err := hs.Shutdown(bounded)
-	if err != nil {
-		err = errors.Join(fmt.Errorf("drain requests: %w", err), hs.Close())
+	if serr := hs.Shutdown(bounded); serr != nil {
+		err = errors.Join(err, fmt.Errorf("drain requests: %w", serr), hs.Close())
 	}
-	if serr := <-done; !errors.Is(serr, http.ErrServerClosed) {
-		err = errors.Join(err, fmt.Errorf("serve: %w", serr))
+	for range running {
+		if serr := <-done; !errors.Is(serr, http.ErrServerClosed) {
+			err = errors.Join(err, fmt.Errorf("serve: %w", serr))
+		}
 	}
 	return err
 }

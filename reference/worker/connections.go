@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package worker
+
+import (
+	"crypto/tls"
+	"net"
+	"sync"
+	"time"
+)
+
+// connectionGrace is how long a connection is safe from being put out. With the bound it fixes
+// how fast a full house turns over: 128 connections in 250 ms, so that a caller behind a kernel
+// queue of 4,096 strangers (net.core.somaxconn) waits for 8 s at most.
+const connectionGrace = 250 * time.Millisecond
+
+// connections bounds how many connections are open over all listeners, and decides who goes when
+// one more comes.
+//
+// A connection is busy while a request with a valid capability is on it; it is then never put
+// out. It is proven once it has carried one, and a stranger before. When the house is full and
+// one more connection arrives, the stranger that came first goes, and without strangers the proven
+// connection that has been idle longest; each only after its grace. When all are busy the newcomer
+// waits, accepted and unread, and those behind it wait in the kernel's queue. So there are at
+// most max connections and one more for each listener. A stranger goes after headerTimeout in any
+// case: /healthz proves nothing.
+type connections struct {
+	max            int
+	grace, strange time.Duration
+
+	mu      sync.Mutex
+	open    map[*conn]struct{} // guarded by mu
+	changed chan struct{}      // guarded by mu; closed and replaced when a place may have come free
+}
+
+func newConnections(max int) *connections {
+	return &connections{
+		max: max, grace: connectionGrace, strange: headerTimeout,
+		open: map[*conn]struct{}{}, changed: make(chan struct{}),
+	}
+}
+
+// listener bounds l's connections together with those of the other listeners.
+func (p *connections) listener(l net.Listener) net.Listener {
+	return &bounded{Listener: l, pool: p, closed: make(chan struct{})}
+}
+
+type bounded struct {
+	net.Listener
+	pool   *connections
+	closed chan struct{}
+	once   sync.Once
+}
+
+func (l *bounded) Accept() (net.Conn, error) {
+	raw, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	c := &conn{Conn: raw, raw: raw, pool: l.pool}
+	if t, ok := l.Listener.(*tlsListener); ok {
+		c.Conn = tls.Server(raw, t.cfg) // the handshake comes with the first read, under its deadline
+	}
+	if !l.pool.admit(c, l.closed) {
+		_ = raw.Close() // nothing was said on it
+		return nil, net.ErrClosed
+	}
+	return c, nil
+}
+
+func (l *bounded) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return l.Listener.Close()
+}
+
+// admit gives c a place, and reports false when the listener ended first.
+func (p *connections) admit(c *conn, closed <-chan struct{}) bool {
+	for {
+		p.mu.Lock()
+		now := time.Now()
+		if len(p.open) < p.max {
+			c.since = now
+			p.open[c] = struct{}{}
+			c.stranger = time.AfterFunc(p.strange, func() { p.expire(c) })
+			p.mu.Unlock()
+			return true
+		}
+		out, wait := p.choose(now)
+		if out != nil {
+			p.remove(out)
+		}
+		changed := p.changed
+		p.mu.Unlock()
+		if out != nil {
+			_ = out.raw.Close() // the raw one: TLS would wait for the peer to take its farewell
+			continue
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-changed:
+		case <-timer.C:
+		case <-closed:
+			timer.Stop()
+			return false
+		}
+		timer.Stop()
+	}
+}
+
+// choose returns who goes, or how long it takes until somebody may.
+// Preconditions: mu is held.
+func (p *connections) choose(now time.Time) (out *conn, wait time.Duration) {
+	for c := range p.open {
+		if c.busy > 0 {
+			continue
+		}
+		if out == nil || (!c.proven && out.proven) || (c.proven == out.proven && c.since.Before(out.since)) {
+			out = c
+		}
+	}
+	if out == nil {
+		return nil, time.Hour // until one leaves
+	}
+	if wait = p.grace - now.Sub(out.since); wait > 0 {
+		return nil, wait
+	}
+	return out, 0
+}
+
+// remove takes c off the list. Preconditions: mu is held; c is closed afterwards.
+func (p *connections) remove(c *conn) {
+	if _, ok := p.open[c]; !ok {
+		return
+	}
+	delete(p.open, c)
+	c.gone = true
+	c.stranger.Stop()
+	p.tell()
+}
+
+// tell wakes those who wait for a place. Preconditions: mu is held.
+func (p *connections) tell() {
+	close(p.changed)
+	p.changed = make(chan struct{})
+}
+
+// expire ends a connection that is still a stranger.
+func (p *connections) expire(c *conn) {
+	p.mu.Lock()
+	out := !c.proven
+	if out {
+		p.remove(c)
+	}
+	p.mu.Unlock()
+	if out {
+		_ = c.raw.Close()
+	}
+}
+
+// enter marks c busy with a request whose capability is valid. It reports false when c has been
+// put out: its caller will see no answer, so nothing may happen for it.
+func (p *connections) enter(c *conn) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if c.gone {
+		return false
+	}
+	c.busy++
+	c.proven = true
+	return true
+}
+
+func (p *connections) leave(c *conn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	c.busy--
+	c.since = time.Now()
+	p.tell()
+}
+
+func (p *connections) isStranger(c *conn) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return !c.proven
+}
+
+func (p *connections) leftBy(c *conn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.remove(c)
+}
