@@ -81,7 +81,7 @@ func (f *fake) Create(_ context.Context, req api.CreateRequest, digest string) (
 }
 
 func (f *fake) Get(_ context.Context, ws, sb string) (api.SandboxState, error) {
-	return api.SandboxState{SandboxID: sb, WorkspaceID: ws, State: "ready"}, f.enter("get")
+	return api.SandboxState{SandboxID: sb, WorkspaceID: ws, State: "ready", ExpiresAt: "2026-01-02T03:04:05.000Z", Generation: 1}, f.enter("get")
 }
 
 func (f *fake) Exec(ctx context.Context, _, _ string, req api.ExecRequest, _ string) (api.ExecResult, error) {
