@@ -152,11 +152,15 @@ type rig struct {
 }
 
 type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
+	only string // lines without it are dropped
+	mu   sync.Mutex
+	b    bytes.Buffer
 }
 
 func (l *lockedBuffer) Write(p []byte) (int, error) {
+	if !bytes.Contains(p, []byte(l.only)) {
+		return len(p), nil
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.b.Write(p)
@@ -187,6 +191,7 @@ type tweak struct {
 	mode                       api.Mode
 	stall, strange             time.Duration
 	listeners                  []net.Listener // besides the socket
+	logged                     string         // only lines with it are kept
 }
 
 func newRig(t *testing.T, tw tweak) *rig {
@@ -194,7 +199,7 @@ func newRig(t *testing.T, tw tweak) *rig {
 	if tw.mode == "" {
 		tw.mode = api.Production
 	}
-	r := &rig{t: t, dir: t.TempDir(), log: &lockedBuffer{}}
+	r := &rig{t: t, dir: t.TempDir(), log: &lockedBuffer{only: tw.logged}}
 	workerKey, authority := key(t), key(t)
 	r.cfg = client.Config{
 		Socket: filepath.Join(r.dir, "w.sock"), WorkerID: "worker-1", WorkerKey: workerKey.Public().(ed25519.PublicKey),
