@@ -32,6 +32,9 @@ func (t *T) lend(tg *target.Target) *target.Target {
 	if tg.Controller != nil {
 		lent.Controller = recordingController{tg.Controller, t}
 	}
+	if tg.Peers != nil {
+		lent.Peers = recordingPeers{tg.Peers, t}
+	}
 	lent.Close = func() error { return errors.New("a case does not close its target") }
 	return &lent
 }
@@ -202,4 +205,20 @@ func (c recordingController) Start(ctx context.Context) error {
 	err := c.Controller.Start(ctx)
 	c.t.excuse(takeFootprint().since(before))
 	return err
+}
+
+// recordingPeers are the peers as a case sees them.
+type recordingPeers struct {
+	target.Peers
+	t *T
+}
+
+// Start records the peer, so that it ends with the case.
+func (p recordingPeers) Start(ctx context.Context, spec target.PeerSpec) (target.Peer, error) {
+	peer, err := p.Peers.Start(ctx, spec)
+	if err != nil {
+		return nil, err
+	}
+	p.t.Cleanup(func(context.Context) error { return peer.Close() })
+	return peer, nil
 }

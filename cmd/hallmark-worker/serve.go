@@ -155,7 +155,10 @@ func (d *daemon) prepare(ctx context.Context) (err error) {
 	if d.clock, err = capability.NewClock(); err != nil {
 		return needs(err, "this host lacks a clock", host)
 	}
-	if d.store, err = state.Open(d.cfg.StateDir, state.Options{Mode: d.cfg.Mode, Now: d.clock.Now}); err != nil {
+	limits := d.cfg.EffectiveLimits()
+	if d.store, err = state.Open(d.cfg.StateDir, state.Options{
+		Mode: d.cfg.Mode, Now: d.clock.Now, Nonces: int(limits.Nonces), NoncesPerWorkspace: int(limits.NoncesPerShare),
+	}); err != nil {
 		return needs(err, "the state directory cannot be used", "give each worker and each mode a directory of its own, owned by root, with mode 0700")
 	}
 	document, err := d.cfg.SecurityDocument()
@@ -193,7 +196,7 @@ func (d *daemon) build(ctx context.Context) (*worker.Server, error) {
 	if err != nil {
 		return nil, needs(err, "workspaces cannot be bounded", "correct workspaces")
 	}
-	limits := worker.DefaultLimits(d.cfg.Ceilings)
+	limits := d.cfg.EffectiveLimits()
 	sc := session.Config{
 		Identity: session.Identity{
 			WorkerID: d.cfg.WorkerID, Mode: d.cfg.Mode, BootEpoch: d.store.Epoch(), WorkerDigest: d.own,
@@ -203,6 +206,9 @@ func (d *daemon) build(ctx context.Context) (*worker.Server, error) {
 		Ceilings: d.cfg.Ceilings,
 		Limits:   session.Limits{Creates: int(limits.Creates), Execs: int(limits.Execs), ExecsPerSandbox: int(limits.ExecsPerSandbox)},
 		Store:    d.store, Engine: d.engine, Quota: d.loop, Gate: d.gate, Log: d.log,
+	}
+	if sc.Credentials, err = d.credentials(); err != nil {
+		return nil, needs(err, "credentials cannot be provided", "correct credentials")
 	}
 	if d.cfg.Mode == api.Qualification {
 		// Production pins the profile; here there is none yet, but all sandboxes are to be alike.
@@ -233,9 +239,9 @@ func (d *daemon) build(ctx context.Context) (*worker.Server, error) {
 		Health: api.Health{
 			ProtocolVersion: api.ProtocolVersion, WorkerID: d.cfg.WorkerID, BootEpoch: d.store.Epoch(), Mode: d.cfg.Mode,
 			CohortID: d.gate.CohortID(), PinsDigest: d.gate.PinsDigest(), EvidenceDigests: d.gate.EvidenceDigests(),
-			Features: worker.Features(), Limits: limits,
+			Features: d.cfg.Features(), Limits: limits,
 		},
-		Verifier: verifier, Signer: signer, Nonces: d.store, Sessions: d.sessions, Log: d.log,
+		Verifier: verifier, Signer: signer, Nonces: d.store, Sessions: worker.Lifecycle(d.sessions), Log: d.log,
 		OpenFiles: func(ctx context.Context, ws, sb string) (context.Context, worker.Files, func(), error) {
 			ctx, tree, release, err := d.sessions.Tree(ctx, ws, sb)
 			if err != nil {

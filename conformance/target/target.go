@@ -285,7 +285,7 @@ type Controller interface {
 	Inject(rule TapeRule) error
 }
 
-// Target bundles the parts. Observer, Controller and Wire may be nil. Parts names the optional
+// Target bundles the parts. All but Runtime and Close may be nil. Parts names the optional
 // abilities that are there, with the values of conformance.Part; a case that needs another one
 // is not run.
 type Target struct {
@@ -294,6 +294,8 @@ type Target struct {
 	Observer   Observer
 	Controller Controller
 	Wire       Wire
+	Authority  Authority
+	Peers      Peers
 	// Documents are what the run keeps of the target as evidence, by name, for example
 	// "launch-profile.json"; asked for before Close. May be nil.
 	Documents func() (map[string][]byte, error)

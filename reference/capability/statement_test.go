@@ -9,7 +9,6 @@ import (
 	"reflect"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/hallmark-sandbox/hallmark/reference/api"
 )
@@ -86,41 +85,5 @@ func TestParsePrivateKey(t *testing.T) {
 		if _, err := ParsePrivateKey([]byte(bad)); err == nil {
 			t.Errorf("%s: accepted", name)
 		}
-	}
-}
-
-func TestClock(t *testing.T) {
-	wall, boot := time.Unix(1_700_000_000, 0), time.Hour
-	c, err := newClock(func() time.Time { return wall }, func() (time.Duration, error) { return boot, nil })
-	if err != nil {
-		t.Fatal(err)
-	}
-	step := func(w, b time.Duration) { wall, boot = wall.Add(w), boot+b }
-	step(time.Minute, time.Minute)
-	if now, err := c.Now(); err != nil || !now.Equal(wall) {
-		t.Errorf("in step: %v, %v", now, err)
-	}
-	step(29*time.Second, 0)
-	if now, err := c.Now(); err != nil || !now.Equal(wall.Add(-29*time.Second)) {
-		t.Errorf("29 s ahead: %v, %v; the token clock must not follow wall time", now, err)
-	}
-	step(-58*time.Second, 0)
-	if _, err := c.Now(); err != nil {
-		t.Errorf("29 s behind: %v", err)
-	}
-	step(-2*time.Second, 0)
-	if _, err := c.Now(); err == nil {
-		t.Error("31 s behind was accepted")
-	}
-	step(31*time.Second, 0)
-	if _, err := c.Now(); err == nil {
-		t.Error("the clock was trusted again after a step")
-	}
-	real, err := NewClock()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if now, err := real.Now(); err != nil || time.Since(now).Abs() > time.Second {
-		t.Errorf("real clock: %v, %v", now, err)
 	}
 }

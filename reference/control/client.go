@@ -60,10 +60,19 @@ type Client struct {
 	done  chan struct{}
 }
 
-// call is one request in flight. The reader owns out until it closes done.
+// Sink takes the output of one command as it arrives: stream is 1 (stdout) or 2 (stderr), data is
+// what the command wrote, in order, and only valid during the call. Together the calls never exceed
+// the budget of the command. It is called by the goroutine that reads the bridge, which serves every
+// other command of the sandbox too: it must not block and must not use the [Client]. It is not
+// called any more once [Client.Stream] has returned.
+type Sink func(stream uint8, data []byte)
+
+// call is one request in flight. The reader owns out, sent and budget until it closes done.
 type call struct {
 	want    Type // reply that ends it; Result stands for every end of an exec
 	out     Outcome
+	sink    Sink
+	sent    [2]uint64 // bytes of stdout and of stderr that came
 	budget  int64
 	payload []byte
 	err     error
@@ -146,27 +155,41 @@ func (c *Client) parsedStatfs(b []byte) (Statfs, error) {
 	return s, nil
 }
 
-// Exec runs one command and returns its outcome.
+// Exec runs one command and returns its outcome with all of its output; see [Client.Stream].
+func (c *Client) Exec(ctx context.Context, s Spawn) (Outcome, error) {
+	var kept [2][]byte
+	out, err := c.Stream(ctx, s, func(stream uint8, data []byte) {
+		kept[stream-1] = append(kept[stream-1], data...)
+	})
+	out.Stdout, out.Stderr = kept[0], kept[1]
+	return out, err
+}
+
+// Stream runs one command, gives its output to sink as it arrives, and returns the outcome without
+// output. Nothing of the output is kept here.
 //
-// When ctx ends first, the command is cancelled and Exec waits at most [TerminateWithin] for
+// When ctx ends first, the command is cancelled and Stream waits at most [TerminateWithin] for
 // what the supervisor says of it: then both the outcome and ctx's error are returned, and CleanupProven
 // means what it always means. With ctx's error alone nothing was started, and it is set too. A command
 // that gives no outcome within its own timeout plus [TerminateWithin] loses the bridge.
 // Errors: [ErrLost], [ErrBusy], *[SpawnError], [ErrFrame] for a spawn that breaks its bounds.
-func (c *Client) Exec(ctx context.Context, s Spawn) (Outcome, error) {
+func (c *Client) Stream(ctx context.Context, s Spawn, sink Sink) (Outcome, error) {
 	if err := s.Check(); err != nil {
 		return Outcome{}, fmt.Errorf("check spawn: %w", err)
 	}
 	if err := ctx.Err(); err != nil {
 		return Outcome{CleanupProven: true}, err // nothing was started
 	}
-	id, k, err := c.open(Result, s.MaxOutput)
+	id, k, err := c.open(Result, s.MaxOutput, sink)
 	if err != nil {
 		return Outcome{}, err
 	}
 	limit := time.NewTimer(s.Timeout + TerminateWithin)
 	defer limit.Stop()
-	if err := c.send(Frame{Type: Exec, Request: id, Payload: s.Encode()}); err != nil {
+	payload := s.Encode()
+	err = c.send(Frame{Type: s.Type(), Request: id, Payload: payload})
+	clear(payload) // it may hold a secret
+	if err != nil {
 		return Outcome{}, err
 	}
 	cancelled := ctx.Done()
@@ -191,7 +214,7 @@ func (c *Client) Exec(ctx context.Context, s Spawn) (Outcome, error) {
 
 // simple sends a request without a payload. A reply that comes after ctx has ended is dropped.
 func (c *Client) simple(ctx context.Context, req, want Type) ([]byte, error) {
-	id, k, err := c.open(want, 0)
+	id, k, err := c.open(want, 0, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -206,7 +229,7 @@ func (c *Client) simple(ctx context.Context, req, want Type) ([]byte, error) {
 	}
 }
 
-func (c *Client) open(want Type, budget int64) (uint64, *call, error) {
+func (c *Client) open(want Type, budget int64, sink Sink) (uint64, *call, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
@@ -216,7 +239,7 @@ func (c *Client) open(want Type, budget int64) (uint64, *call, error) {
 		return 0, nil, fmt.Errorf("%w: %d requests in flight", ErrBusy, maxCalls)
 	}
 	c.next++
-	k := &call{want: want, budget: budget, done: make(chan struct{})}
+	k := &call{want: want, budget: budget, sink: sink, done: make(chan struct{})}
 	c.calls[c.next] = k
 	return c.next, k, nil
 }
@@ -226,7 +249,8 @@ func (c *Client) open(want Type, budget int64) (uint64, *call, error) {
 func (c *Client) send(f Frame) error {
 	c.sendMu.Lock()
 	defer c.sendMu.Unlock()
-	b := AppendRequest(nil, &c.challenge, c.seq, f)
+	b := AppendRequest(make([]byte, 0, HeaderSize+len(f.Payload)+MACSize), &c.challenge, c.seq, f)
+	defer clear(b) // it may hold a secret, and has not been moved
 	c.seq++
 	watch := time.AfterFunc(FrameWithin, func() { c.fail(ErrSlow) })
 	defer watch.Stop()

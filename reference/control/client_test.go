@@ -207,7 +207,7 @@ func TestCancelCarriesTheProof(t *testing.T) {
 
 func TestConcurrentExecsKeepApart(t *testing.T) {
 	c := fake(t, func(k *Conn, f Frame) {
-		s, err := ParseSpawn(f.Payload)
+		s, err := ParseSpawn(f.Type, f.Payload)
 		if err != nil {
 			return
 		}
@@ -265,4 +265,37 @@ func TestConnectRefusesAndEnds(t *testing.T) {
 			t.Error("connected")
 		}
 	})
+}
+
+// TestStreamGivesOutputAsItArrives: each part is given before the next one is sent, nothing of it
+// is kept, and nothing comes after the call has ended.
+func TestStreamGivesOutputAsItArrives(t *testing.T) {
+	given := make(chan string)
+	next := make(chan struct{})
+	c := fake(t, func(k *Conn, f Frame) {
+		go func() {
+			for _, part := range []string{"\x01ab", "\x02\xff", "\x01c"} {
+				k.Send(Frame{Output, f.Request, []byte(part)})
+				<-next
+			}
+			k.Send(Frame{Result, f.Request, (&Summary{Proven: true, Stdout: 3, Stderr: 1}).Encode()})
+		}()
+	})
+	s := spawn("x")
+	s.MaxOutput = 4
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		o, err := c.Stream(t.Context(), *s, func(stream uint8, data []byte) { given <- string('0'+stream) + string(data) })
+		if err != nil || !o.CleanupProven || o.Stdout != nil || o.Stderr != nil {
+			t.Errorf("%+v %v", o, err)
+		}
+	}()
+	for _, want := range []string{"1ab", "2\xff", "1c"} {
+		if got := <-given; got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+		next <- struct{}{}
+	}
+	<-ended
 }

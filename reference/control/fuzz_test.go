@@ -40,8 +40,8 @@ func FuzzRequests(f *testing.F) {
 				break
 			}
 			out = Append(out, got)
-			if got.Type == Exec {
-				if s, err := ParseSpawn(got.Payload); err == nil && !bytes.Equal(s.Encode(), got.Payload) {
+			if got.Type == Exec || got.Type == ExecSecret {
+				if s, err := ParseSpawn(got.Type, got.Payload); err == nil && !bytes.Equal(s.Encode(), got.Payload) {
 					t.Fatalf("spawn %+v changes", s)
 				}
 			}
@@ -71,11 +71,13 @@ func FuzzReplies(f *testing.F) {
 			t.Fatal("a frame changes")
 		}
 		c := &Client{rw: script{bytes.NewReader(b)}, calls: map[uint64]*call{}, done: make(chan struct{})}
-		k := &call{want: Result, budget: 8, done: make(chan struct{})}
+		var came [2][]byte
+		sink := func(stream uint8, data []byte) { came[stream-1] = append(came[stream-1], data...) }
+		k := &call{want: Result, budget: 8, sink: sink, done: make(chan struct{})}
 		c.calls[2], c.calls[3] = k, &call{want: StatsReply, done: make(chan struct{})}
 		c.readLoop()
 		<-k.done
-		if n := len(k.out.Stdout) + len(k.out.Stderr); n > 8 {
+		if n := len(came[0]) + len(came[1]); n > 8 {
 			t.Fatalf("%d bytes of output", n)
 		}
 		if c.Err() == nil {

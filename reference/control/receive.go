@@ -54,15 +54,12 @@ func (k *call) output(p []byte) error {
 	if int64(len(data)) > k.budget {
 		return fmt.Errorf("%w: more output than the budget", ErrFrame)
 	}
-	k.budget -= int64(len(data))
-	switch stream {
-	case 1:
-		k.out.Stdout = append(k.out.Stdout, data...)
-	case 2:
-		k.out.Stderr = append(k.out.Stderr, data...)
-	default:
+	if stream != 1 && stream != 2 {
 		return fmt.Errorf("%w: stream %d", ErrFrame, stream)
 	}
+	k.budget -= int64(len(data))
+	k.sent[stream-1] += uint64(len(data))
+	k.sink(stream, data)
 	return nil
 }
 
@@ -75,9 +72,9 @@ func (k *call) end(f Frame) error {
 			return err
 		}
 		o := &k.out
-		if s.Stdout != uint64(len(o.Stdout)) || s.Stderr != uint64(len(o.Stderr)) {
+		if s.Stdout != k.sent[0] || s.Stderr != k.sent[1] {
 			return fmt.Errorf("%w: outcome counts %d and %d bytes, %d and %d came", ErrFrame,
-				s.Stdout, s.Stderr, len(o.Stdout), len(o.Stderr))
+				s.Stdout, s.Stderr, k.sent[0], k.sent[1])
 		}
 		if s.Dropped > 0 && k.budget > 0 {
 			return fmt.Errorf("%w: bytes dropped within the budget", ErrFrame)

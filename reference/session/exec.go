@@ -6,68 +6,83 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"syscall"
 	"time"
 
 	"github.com/hallmark-sandbox/hallmark/reference/api"
 	"github.com/hallmark-sandbox/hallmark/reference/control"
-	"github.com/hallmark-sandbox/hallmark/reference/state"
 )
 
 // deathVerdict is how long an invocation that lost its supervisor waits to learn why.
 const deathVerdict = 2 * time.Second
-
-// doneMark ends the stored digest of an invocation that has ended.
-const doneMark = " done"
-
-// invocation is one id under one sandbox. result and err are set once, when running ends.
-type invocation struct {
-	digest  string
-	running bool
-	aged    bool // ended, but its outcome is not kept any more
-	result  api.ExecResult
-	err     error
-}
-
-func (i *invocation) size() int64 { return int64(len(i.result.Stdout) + len(i.result.Stderr)) }
 
 // Exec runs one command, once. digest is the digest of the canonical request. A repetition
 // gets the stored outcome, EXEC_IN_PROGRESS, OUTCOME_UNKNOWN or IDEMPOTENCY_CONFLICT; nothing
 // runs twice under one id, whatever happened to the first. When ctx ends, the command is
 // cancelled and the outcome is EXEC_ABORTED.
 func (m *Manager) Exec(ctx context.Context, ws, sb string, req api.ExecRequest, digest string) (api.ExecResult, error) {
-	s, release, err := m.begin(ws, sb)
+	r, err := m.Start(ctx, ws, sb, req, digest)
 	if err != nil {
-		return api.ExecResult{}, m.unknown(sb, req.InvocationID, digest, err)
-	}
-	inv, fresh, err := m.invoke(ctx, s, req.InvocationID, digest)
-	if err != nil {
-		release()
 		return api.ExecResult{}, err
 	}
-	if !fresh {
+	defer r.Close()
+	return r.Outcome()
+}
+
+// Start is the first half of Exec: it claims the invocation, durably, begins to run it, and returns
+// the caller's hold of it, which must be closed. Errors are those of Exec that come before a command
+// could be started by this call; of an invocation that has ended before, the outcome is what the
+// hold says, failed ones too. The command runs until it ends, or ctx does, or the hold is closed.
+func (m *Manager) Start(ctx context.Context, ws, sb string, req api.ExecRequest, digest string) (*Run, error) {
+	if len(req.CredentialRefs) > 0 {
+		return nil, api.E(api.SecretReferenceRejected, errors.New("secret-bearing invocations are not built"))
+	}
+	s, release, err := m.begin(ws, sb)
+	if err != nil {
+		return nil, m.unknown(ws, sb, req.InvocationID, digest, err)
+	}
+	running, stop := context.WithCancel(ctx) // claiming is not cut short by a cancel: it decides who comes first
+	inv, fresh, err := m.invoke(ctx, s, req.InvocationID, digest, stop)
+	if err != nil {
+		stop()
 		release()
-		return inv.result, inv.err
+		return nil, err
 	}
-	if ctx.Err() != nil { // the caller left while the claim was made durable
-		m.forget(s, req.InvocationID, release)
-		return api.ExecResult{}, api.E(api.ExecAborted, ctx.Err())
+	if !fresh {
+		stop()
+		release()
+		return &Run{inv: inv, out: &output{data: [2][]byte{inv.result.Stdout, inv.result.Stderr}}, leave: func() {}}, nil
 	}
-	out, err := s.control.Exec(ctx, control.Spawn{
+	out := &output{}
+	m.wg.Add(1)
+	go func() {
+		defer m.wg.Done()
+		defer stop()
+		m.run(running, s, inv, req, out, release)
+	}()
+	return &Run{inv: inv, out: out, leave: stop}, nil
+}
+
+// run is the effect of a claimed invocation, and its end: exactly one of abandon and finish.
+func (m *Manager) run(ctx context.Context, s *sandbox, inv *invocation, req api.ExecRequest, out *output, release func()) {
+	if ctx.Err() != nil { // the caller left, or somebody cancelled, while the claim was made durable
+		m.abandon(s, inv, api.E(api.ExecAborted, ctx.Err()), release)
+		return
+	}
+	o, err := s.control.Stream(ctx, control.Spawn{
 		ID: req.InvocationID, Argv: req.Argv, Cwd: req.Cwd, Stdin: req.Stdin,
 		Timeout: time.Duration(req.TimeoutMs) * time.Millisecond, MaxOutput: req.MaxOutputBytes,
-	})
+	}, out.take)
 	if errors.Is(err, control.ErrBusy) { // nothing was started, so the id is free again
-		m.forget(s, req.InvocationID, release)
-		return api.ExecResult{}, api.E(api.ExecConcurrencyExhausted, err)
+		m.abandon(s, inv, api.E(api.ExecConcurrencyExhausted, err), release)
+		return
 	}
-	if unclean(out, err) { // before err is mapped: a cancel hides nothing of what control said
+	if unclean(o, err) { // before err is mapped: a cancel hides nothing of what control said
 		m.retire(s, s.rec.Generation, reasonCleanup)
 	}
-	result, err := m.outcome(ctx, s, req.InvocationID, out, err)
-	m.finish(s, req.InvocationID, result, err, release)
-	return result, err
+	o.Stdout, o.Stderr = out.all()
+	result, err := m.outcome(ctx, s, inv.id, o, err)
+	m.finish(s, inv, result, err, release)
 }
 
 // unclean reports whether something of an invocation may be left: its cleanup is not proven,
@@ -82,113 +97,6 @@ func unclean(out control.Outcome, err error) bool {
 		return false
 	}
 	return !out.CleanupProven
-}
-
-// invoke claims an invocation id. fresh is true for the one caller that must run it; the
-// claim is durable by then.
-func (m *Manager) invoke(ctx context.Context, s *sandbox, id, digest string) (inv *invocation, fresh bool, err error) {
-	m.mu.Lock()
-	if old, ok := s.invocations[id]; ok {
-		defer m.mu.Unlock()
-		return old, false, old.repeated(digest)
-	}
-	if m.execs >= m.lim.Execs || s.execs >= m.lim.ExecsPerSandbox {
-		m.mu.Unlock()
-		return nil, false, api.E(api.ExecConcurrencyExhausted, nil)
-	}
-	inv = &invocation{digest: digest, running: true}
-	s.invocations[id] = inv
-	m.execs++
-	s.execs++
-	aged := s.aged
-	m.mu.Unlock()
-
-	if aged {
-		switch stored, err := m.cfg.Store.Get(ctx, bucketInvocations, key(s, id)); {
-		case err == nil:
-			m.unclaim(s, id)
-			old := &invocation{digest: strings.TrimSuffix(string(stored), doneMark), aged: true}
-			return old, false, old.repeated(digest)
-		case !errors.Is(err, state.ErrNotFound):
-			m.unclaim(s, id)
-			return nil, false, fail(api.Unavailable, "look invocation up", err)
-		}
-	}
-	if err := m.cfg.Store.Put(ctx, bucketInvocations, key(s, id), []byte(digest)); err != nil {
-		m.unclaim(s, id)
-		return nil, false, fail(api.Unavailable, "store invocation", err)
-	}
-	return inv, true, nil
-}
-
-func key(s *sandbox, id string) string { return s.rec.SandboxID + "/" + id }
-
-// repeated is the answer to a repetition, nil for the stored outcome.
-func (i *invocation) repeated(digest string) error {
-	switch {
-	case i.digest != digest:
-		return api.E(api.IdempotencyConflict, nil)
-	case i.running:
-		return api.E(api.ExecInProgress, nil)
-	case i.aged:
-		return api.E(api.OutcomeUnknown, nil)
-	}
-	return nil
-}
-
-// unclaim gives an id back that nothing was run under.
-func (m *Manager) unclaim(s *sandbox, id string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(s.invocations, id)
-	m.execs--
-	s.execs--
-}
-
-// forget frees an id that the supervisor refused to run.
-func (m *Manager) forget(s *sandbox, id string, release func()) {
-	ctx, cancel := context.WithTimeout(m.stop, storeDeadline)
-	defer cancel()
-	if err := m.cfg.Store.Update(ctx, bucketInvocations, state.Change{Key: key(s, id), Delete: true}); err != nil {
-		// It stays as an invocation whose outcome is unknown, which is safe.
-		m.finish(s, id, api.ExecResult{}, api.E(api.OutcomeUnknown, err), release)
-		return
-	}
-	m.unclaim(s, id)
-	release()
-}
-
-// finish stores an outcome, drops the oldest ones beyond the bounds, and marks the durable
-// row. The caller does not wait for the mark: without it the outcome is unknown after a
-// restart, and by then it is. release comes after the mark, so that retirement, which waits
-// for it, drops the rows for good.
-func (m *Manager) finish(s *sandbox, id string, result api.ExecResult, err error, release func()) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	inv := s.invocations[id]
-	inv.running, inv.result, inv.err = false, result, err
-	m.execs--
-	s.execs--
-	s.finished = append(s.finished, id)
-	s.kept += inv.size()
-	for len(s.finished) > m.lim.Outcomes || (s.kept > m.lim.OutcomeBytes && len(s.finished) > 1) {
-		oldest := s.finished[0]
-		s.finished = s.finished[1:]
-		s.kept -= s.invocations[oldest].size()
-		delete(s.invocations, oldest) // its row in the store stays
-		s.aged = true
-	}
-	row, digest := key(s, id), inv.digest
-	m.wg.Add(1)
-	go func() {
-		defer m.wg.Done()
-		defer release()
-		ctx, cancel := context.WithTimeout(m.stop, storeDeadline)
-		defer cancel()
-		if err := m.cfg.Store.Put(ctx, bucketInvocations, row, []byte(digest+doneMark)); err != nil {
-			m.log.Warn("mark invocation", "sandbox", s.rec.SandboxID, "err", err)
-		}
-	}()
 }
 
 // outcome maps what the supervisor said.
@@ -259,21 +167,29 @@ func (m *Manager) lost(s *sandbox, cause error) error {
 }
 
 // unknown replaces err for an invocation that ran when its sandbox ended.
-func (m *Manager) unknown(sb, id, digest string, err error) error {
+func (m *Manager) unknown(ws, sb, id, digest string, err error) error {
+	known, ran := m.ranAtEnd(ws, sb, id)
+	switch {
+	case !ran:
+		return err
+	case known != digest:
+		return api.E(api.IdempotencyConflict, nil)
+	}
+	return api.E(api.OutcomeUnknown, fmt.Errorf("sandbox ended: %w", err))
+}
+
+// ranAtEnd returns the digest of an invocation that ran when its sandbox ended, as the record of
+// the sandbox says. Another workspace learns nothing.
+func (m *Manager) ranAtEnd(ws, sb, id string) (digest string, ran bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	r, ok := m.gone.sandbox(sb)
 	if s, live := m.live[sb]; live {
 		r, ok = s.rec, true
 	}
-	if !ok {
-		return err
+	if !ok || r.WorkspaceID != ws {
+		return "", false
 	}
-	switch known, ok := r.Unknown[id]; {
-	case !ok:
-		return err
-	case known != digest:
-		return api.E(api.IdempotencyConflict, nil)
-	}
-	return api.E(api.OutcomeUnknown, fmt.Errorf("sandbox ended: %w", err))
+	digest, ran = r.Unknown[id]
+	return digest, ran
 }

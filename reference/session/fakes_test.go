@@ -40,6 +40,7 @@ type world struct {
 	pause      map[string]time.Duration // by op
 	admitted   map[string]bool          // container images
 	exec       func(ctx context.Context, s control.Spawn) (control.Outcome, error)
+	stream     func(ctx context.Context, s control.Spawn, sink control.Sink) (control.Outcome, error) // instead of exec
 	statfs     control.Statfs
 	peak, busy int // of concurrent removals
 }
@@ -419,21 +420,31 @@ type link struct {
 	box  *box
 }
 
-func (l *link) Exec(ctx context.Context, s control.Spawn) (control.Outcome, error) {
+// Stream runs the world's stream, or its exec with the output given at the end.
+func (l *link) Stream(ctx context.Context, s control.Spawn, sink control.Sink) (control.Outcome, error) {
 	type end struct {
 		out control.Outcome
 		err error
 	}
 	ended := make(chan end, 1)
-	run := l.w.exec
-	if run == nil {
-		run = func(context.Context, control.Spawn) (control.Outcome, error) {
+	exec, stream := l.w.exec, l.w.stream
+	if exec == nil {
+		exec = func(context.Context, control.Spawn) (control.Outcome, error) {
 			return control.Outcome{Stdout: []byte(s.ID), CleanupProven: true}, nil
+		}
+	}
+	if stream == nil {
+		stream = func(ctx context.Context, s control.Spawn, sink control.Sink) (control.Outcome, error) {
+			out, err := exec(ctx, s)
+			sink(1, out.Stdout)
+			sink(2, out.Stderr)
+			out.Stdout, out.Stderr = nil, nil
+			return out, err
 		}
 	}
 	l.w.step("exec", s.ID)
 	go func() {
-		out, err := run(ctx, s)
+		out, err := stream(ctx, s, sink)
 		ended <- end{out, err}
 	}()
 	select {

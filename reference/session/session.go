@@ -16,8 +16,8 @@
 // otherwise; nothing but the log is written while it is held. Every timer, watcher and removal carries the
 // sandbox's id and generation and does nothing when either is stale.
 //
-// Reading order: config.go (what it needs), record.go, create.go, exec.go, retire.go,
-// reconcile.go. Then reference/admission.
+// Reading order: config.go (what it needs), record.go, create.go, exec.go, claim.go, output.go,
+// cancel.go, retire.go, reconcile.go. Then reference/admission.
 package session
 
 import (
@@ -147,6 +147,19 @@ func (m *Manager) Get(ctx context.Context, ws, sb string) (api.SandboxState, err
 	}
 	out.Usage = api.Usage{Bytes: u.Bytes, BytesLimit: u.BytesLimit, Inodes: u.Inodes, InodesLimit: u.InodesLimit}
 	return out, nil
+}
+
+// Renew says that the sandbox is in use: its idle time begins again. It never makes a lease
+// shorter, never moves the hard expiry, and never revives what has ended.
+func (m *Manager) Renew(_ context.Context, ws, sb string) (api.RenewResponse, error) {
+	s, release, err := m.begin(ws, sb)
+	if err != nil {
+		return api.RenewResponse{}, err
+	}
+	release()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return api.RenewResponse{SandboxID: sb, ExpiresAt: wire(s.expiry())}, nil
 }
 
 // Tree returns the workspace of a ready sandbox for one operation. release must be called

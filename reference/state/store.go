@@ -9,18 +9,23 @@
 // the disk when its call returns nil. The store never evicts a live nonce, never opens a
 // directory of the other mode, and never waits for a lock without a bound.
 //
+// Every record is covered by one sum, and the whole file is read and checked before bbolt maps
+// it: a damaged file is refused at the start, with nothing changed. While it runs, a commit for
+// which there is no room fails, and so does its caller; the next one is tried again, so that the
+// store serves as soon as there is room. Any other failure of a commit closes the store for good
+// ([ErrBroken]): after a failed sync nobody knows what is on the disk, and a start finds out.
+//
 // Read next: reference/session.
 package state
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
+	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
@@ -34,7 +39,11 @@ import (
 var (
 	ErrLocked = errors.New("state directory is in use by another process")
 	ErrMode   = errors.New("state directory belongs to the other mode")
-	ErrUnsafe = errors.New("state directory is open to other users")
+	ErrUnsafe = errors.New("state directory or file is not the worker's alone")
+	// ErrDamaged: the file is not what this package wrote.
+	ErrDamaged = errors.New("state file is damaged")
+	// ErrLost: the directory has held a file, and it is gone.
+	ErrLost = errors.New("state file is missing from a directory that had one")
 )
 
 // Sentinels of use.
@@ -44,6 +53,8 @@ var (
 	ErrReplay    = errors.New("nonce was consumed before")
 	ErrExpired   = errors.New("nonce ended before it was consumed")
 	ErrExhausted = errors.New("nonce store is full")
+	// ErrBroken: a commit failed for another reason than room; only a new start helps.
+	ErrBroken = errors.New("state store has failed and needs a restart")
 )
 
 // Defaults of PROTOCOL.md, section Limits.
@@ -51,6 +62,8 @@ const (
 	DefaultNonces             = 100_000
 	DefaultNoncesPerWorkspace = 10_000
 	DefaultTimeout            = 2 * time.Second
+
+	MaxValueBytes = 64 << 20 // of one record
 )
 
 // Options of [Open]. Zero fields mean the defaults above.
@@ -61,35 +74,47 @@ type Options struct {
 	NoncesPerWorkspace int           // live nonces of one workspace; the health token has a share of its own
 	// Now is the clock of the tokens; an error refuses the nonce. Nil means wall time.
 	Now func() (time.Time, error)
+	// Observe is called by the committer after every transaction; it must not block. May be nil.
+	Observe func(Commit)
+}
+
+// Commit is one transaction of the committer.
+type Commit struct {
+	Writes int           // callers that shared it
+	Took   time.Duration // with its syncs
+	Err    error         // all of them failed
 }
 
 const (
-	fileName    = "worker.db"
 	metaBucket  = "hallmark.meta"
 	nonceBucket = "hallmark.nonces"
 	modeKey     = "mode"
+	sumKey      = "sum"
 )
 
 // Store is one open state directory. All methods are safe for concurrent use.
 type Store struct {
-	dir    *os.File // holds the flock
-	db     *bolt.DB
-	epoch  string
-	now    func() (time.Time, error)
-	queue  chan *write
-	stop   chan struct{}
-	done   chan struct{} // closed when the committer has returned
-	closed sync.Once
-	nonces *nonces // owned by the committer once it runs
+	dir     *os.File // holds the flock
+	file    *os.File // bbolt's, also closed by it
+	db      *bolt.DB
+	epoch   string
+	now     func() (time.Time, error)
+	observe func(Commit)
+	queue   chan *write
+	stop    chan struct{}
+	done    chan struct{} // closed when the committer has returned
+	closed  sync.Once
+	live    atomic.Int64 // nonces in the index
+	stuck   atomic.Bool  // bbolt panicked in a commit and may hold its locks for ever
+
+	// Owned by the committer once it runs.
+	nonces  *nonces
+	sum     sum
+	expired []string // out of the index, still on the disk
+	broken  error    // set once
 }
 
-// Open takes the directory, creating it with mode 0700 when it is absent, and starts the
-// committer. Errors match [ErrLocked], [ErrMode] or [ErrUnsafe]; a damaged file is an error
-// of bbolt and is left as it is.
-func Open(dir string, o Options) (*Store, error) {
-	if o.Mode != api.Qualification && o.Mode != api.Production {
-		return nil, fmt.Errorf("open state: unknown mode %q", o.Mode)
-	}
+func (o Options) withDefaults() Options {
 	if o.Timeout == 0 {
 		o.Timeout = DefaultTimeout
 	}
@@ -102,93 +127,7 @@ func Open(dir string, o Options) (*Store, error) {
 	if o.Now == nil {
 		o.Now = func() (time.Time, error) { return time.Now(), nil }
 	}
-	d, err := lockDir(dir, o.Timeout)
-	if err != nil {
-		return nil, err
-	}
-	s := &Store{dir: d, now: o.Now, queue: make(chan *write, 1024), stop: make(chan struct{}), done: make(chan struct{})}
-	if err := s.load(dir, o); err != nil {
-		if s.db != nil {
-			err = errors.Join(err, s.db.Close())
-		}
-		return nil, errors.Join(err, d.Close())
-	}
-	go s.commit()
-	return s, nil
-}
-
-func (s *Store) load(dir string, o Options) error {
-	path := filepath.Join(dir, fileName)
-	db, err := bolt.Open(path, 0o600, &bolt.Options{Timeout: o.Timeout})
-	if errors.Is(err, bolterrors.ErrTimeout) {
-		return fmt.Errorf("open state file: %w", ErrLocked)
-	}
-	if err != nil {
-		return fmt.Errorf("open state file: %w", err)
-	}
-	s.db = db
-	// The new file's directory entry must survive a crash as surely as what is in it.
-	if err := s.dir.Sync(); err != nil {
-		return fmt.Errorf("sync state directory: %w", err)
-	}
-	var raw [16]byte
-	if _, err := rand.Read(raw[:]); err != nil {
-		return fmt.Errorf("choose boot epoch: %w", err)
-	}
-	s.epoch = hex.EncodeToString(raw[:])
-	s.nonces = newNonces(o.Nonces, o.NoncesPerWorkspace)
-	return db.Update(func(tx *bolt.Tx) error {
-		meta, err := tx.CreateBucketIfNotExists([]byte(metaBucket))
-		if err != nil {
-			return fmt.Errorf("open state meta: %w", err)
-		}
-		switch mark := meta.Get([]byte(modeKey)); {
-		case mark == nil:
-			if err := meta.Put([]byte(modeKey), []byte(o.Mode)); err != nil {
-				return fmt.Errorf("mark state mode: %w", err)
-			}
-		case string(mark) != string(o.Mode):
-			return fmt.Errorf("marked %s, opened for %s: %w", mark, o.Mode, ErrMode)
-		}
-		b, err := tx.CreateBucketIfNotExists([]byte(nonceBucket))
-		if err != nil {
-			return fmt.Errorf("open nonces: %w", err)
-		}
-		return s.nonces.load(b)
-	})
-}
-
-// lockDir opens dir and takes an exclusive flock(2) on it within timeout.
-func lockDir(dir string, timeout time.Duration) (*os.File, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("make state directory: %w", err)
-	}
-	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, fmt.Errorf("open state directory: %w", err)
-	}
-	f := os.NewFile(uintptr(fd), dir)
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return nil, errors.Join(fmt.Errorf("stat state directory: %w", err), f.Close())
-	}
-	if st.Mode&0o077 != 0 || int(st.Uid) != os.Geteuid() {
-		return nil, errors.Join(fmt.Errorf("%s: owner %d, mode %#o: %w", dir, st.Uid, st.Mode&0o777, ErrUnsafe), f.Close())
-	}
-	deadline := time.Now().Add(timeout)
-	for {
-		err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			return f, nil
-		}
-		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
-			return nil, errors.Join(fmt.Errorf("lock state directory: %w", err), f.Close())
-		}
-		if time.Now().After(deadline) {
-			return nil, errors.Join(fmt.Errorf("lock %s: %w", dir, ErrLocked), f.Close())
-		}
-		time.Sleep(20 * time.Millisecond) // flock has no timed form
-	}
+	return o
 }
 
 // Epoch is 128 random bits in hex, new at every [Open].
@@ -200,8 +139,44 @@ func (s *Store) Close() error {
 	s.closed.Do(func() {
 		close(s.stop)
 		<-s.done
-		err = errors.Join(s.db.Close(), s.dir.Close())
+		err = s.release()
 	})
+	return err
+}
+
+// release gives file and directory up. Of a broken store only the descriptors are closed.
+func (s *Store) release() error {
+	var err error
+	switch {
+	case s.db != nil && s.broken == nil:
+		err = s.db.Close()
+	case s.file != nil:
+		// The map, which stays, keeps the lock alive beyond the descriptor. Closed already: by bbolt.
+		if err = errors.Join(unix.Flock(int(s.file.Fd()), unix.LOCK_UN), s.file.Close()); errors.Is(err, os.ErrClosed) {
+			err = nil
+		}
+	}
+	return errors.Join(err, s.dir.Close())
+}
+
+// Nonces returns how many are in the index; those whose time is over count until the next one
+// is consumed.
+func (s *Store) Nonces() int { return int(s.live.Load()) }
+
+// view reads. Bytes that changed under the map, or a file that got shorter, are an error.
+func (s *Store) view(fn func(*bolt.Tx) error) (err error) {
+	if s.stuck.Load() {
+		return ErrBroken
+	}
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if p := recover(); p != nil {
+			err = damaged("%v", p)
+		}
+	}()
+	if err = s.db.View(fn); errors.Is(err, bolterrors.ErrDatabaseNotOpen) {
+		err = ErrClosed
+	}
 	return err
 }
 
@@ -228,6 +203,12 @@ func (s *Store) Update(ctx context.Context, bucket string, changes ...Change) er
 	if bucket == metaBucket || bucket == nonceBucket {
 		return fmt.Errorf("write state: bucket %q is reserved", bucket)
 	}
+	// Refused here: in the transaction it would fail everybody who shares it.
+	for _, c := range changes {
+		if bucket == "" || c.Key == "" || len(c.Key) > bolt.MaxKeySize || len(c.Value) > MaxValueBytes {
+			return fmt.Errorf("write state: bucket %q, key of %d bytes, value of %d", bucket, len(c.Key), len(c.Value))
+		}
+	}
 	w := &write{bucket: bucket, changes: changes, result: make(chan error, 1)}
 	return s.submit(ctx, w)
 }
@@ -238,7 +219,7 @@ func (s *Store) Get(ctx context.Context, bucket, key string) ([]byte, error) {
 		return nil, err
 	}
 	var out []byte
-	err := s.db.View(func(tx *bolt.Tx) error {
+	err := s.view(func(tx *bolt.Tx) error {
 		if b := tx.Bucket([]byte(bucket)); b != nil {
 			if v := b.Get([]byte(key)); v != nil {
 				out = append([]byte{}, v...) // bbolt's memory ends with the transaction
@@ -247,7 +228,7 @@ func (s *Store) Get(ctx context.Context, bucket, key string) ([]byte, error) {
 		}
 		return ErrNotFound
 	})
-	return out, s.readError(err)
+	return out, err
 }
 
 // Each calls fn with a copy of every record of bucket, in key order, over one consistent view.
@@ -258,7 +239,7 @@ func (s *Store) Each(bucket string, fn func(key string, value []byte) error) err
 		v []byte
 	}
 	var all []record // collected first: a write from inside a view can deadlock bbolt
-	err := s.db.View(func(tx *bolt.Tx) error {
+	err := s.view(func(tx *bolt.Tx) error {
 		b := tx.Bucket([]byte(bucket))
 		if b == nil {
 			return nil
@@ -269,7 +250,7 @@ func (s *Store) Each(bucket string, fn func(key string, value []byte) error) err
 		})
 	})
 	if err != nil {
-		return s.readError(err)
+		return err
 	}
 	for _, r := range all {
 		if err := fn(r.k, r.v); err != nil {
@@ -277,11 +258,4 @@ func (s *Store) Each(bucket string, fn func(key string, value []byte) error) err
 		}
 	}
 	return nil
-}
-
-func (s *Store) readError(err error) error {
-	if errors.Is(err, bolterrors.ErrDatabaseNotOpen) {
-		return ErrClosed
-	}
-	return err
 }

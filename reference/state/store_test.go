@@ -19,12 +19,16 @@ import (
 
 const holdEnv = "HALLMARK_STATE_TEST_HOLD"
 
-// TestMain doubles as the second process of TestSecondProcess.
+// TestMain doubles as the second process of TestSecondProcess and of TestKillDuringCommits.
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(holdEnv); dir != "" {
 		_, err := Open(dir, Options{Mode: api.Production, Timeout: 100 * time.Millisecond})
 		fmt.Println(errors.Is(err, ErrLocked), err)
 		os.Exit(0)
+	}
+	if dir := os.Getenv(killEnv); dir != "" {
+		fmt.Fprintln(os.Stderr, killed(dir, os.Getenv("ROUND")))
+		os.Exit(1)
 	}
 	os.Exit(m.Run())
 }

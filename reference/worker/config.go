@@ -7,11 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"os"
 	"path/filepath"
 
 	"github.com/hallmark-sandbox/hallmark/reference/api"
 	"github.com/hallmark-sandbox/hallmark/reference/capability"
+	"github.com/hallmark-sandbox/hallmark/reference/credential"
 	"github.com/hallmark-sandbox/hallmark/strictjson"
 )
 
@@ -35,7 +37,11 @@ type Config struct {
 	Ceilings      api.Resources `json:"ceilings"`
 	Candidates    *Candidates   `json:"candidates,omitempty"` // qualification mode only
 	Admission     *Admission    `json:"admission,omitempty"`  // production mode only
-	Log           Log           `json:"log"`
+	Limits        *Limits       `json:"limits,omitempty"`     // absent: every default
+	Metrics       *Metrics      `json:"metrics,omitempty"`    // absent: no metrics are served
+	// Credentials says whose secrets this worker delivers; absent: none, and references are refused.
+	Credentials *credential.Config `json:"credentials,omitempty"`
+	Log         Log                `json:"log"`
 
 	// UnsafeCleartextLoopback is host:port of a listener without TLS: every local user may connect
 	// to it and nothing hides the traffic. Loopback addresses only; absent means none.
@@ -108,6 +114,24 @@ type Log struct {
 	Path string `json:"path"`
 }
 
+// Metrics says where metrics are served: never on the listener of the API, and on this host only.
+type Metrics struct {
+	// Listen is the path of a unix socket, or a loopback address in digits with its port.
+	Listen string `json:"listen"`
+}
+
+// Network returns network and address for [net.Listen]; both are empty when Listen is neither form.
+func (m Metrics) Network() (network, address string) {
+	if filepath.IsAbs(m.Listen) {
+		return "unix", m.Listen
+	}
+	// A name could resolve to anything; only digits say what is listened on.
+	if at, err := netip.ParseAddrPort(m.Listen); err == nil && at.Addr().IsLoopback() && at.Port() != 0 {
+		return "tcp", m.Listen
+	}
+	return "", ""
+}
+
 // LoadConfig reads and checks a configuration file. The error names every problem.
 func LoadConfig(path string) (Config, error) {
 	b, err := readBounded(path)
@@ -164,6 +188,22 @@ func (c Config) Validate() error {
 	for _, p := range paths {
 		need(filepath.IsAbs(p.value), "%s is not an absolute path", p.name)
 	}
+	if m := c.Metrics; m != nil {
+		network, address := m.Network()
+		need(network != "", "metrics.listen is neither an absolute path nor a loopback address with a port, such as 127.0.0.1:9464")
+		need(network != "unix" || len(address) < 108, "metrics.listen is longer than a socket path can be")
+		need(filepath.Clean(m.Listen) != filepath.Clean(c.Listen), "metrics.listen is the listener of the API")
+	}
+	if c.Credentials != nil {
+		if err := c.Credentials.Validate(); err != nil {
+			bad = append(bad, err)
+		}
+	}
+	if c.Limits != nil {
+		if err := c.Limits.validate(); err != nil {
+			bad = append(bad, err)
+		}
+	}
 	// sockaddr_un(7): sun_path is 108 bytes with its NUL.
 	need(len(c.Listen) < 108, "listen is longer than a socket path can be")
 	need(c.Engine.CgroupParent != "", "engine.cgroupParent is empty")
@@ -192,7 +232,8 @@ func (c Config) Validate() error {
 
 // SecurityDocument is the canonical text of the configuration that evidence is about, the same
 // in both modes: what this worker offers and within which bounds. Names, paths and keys are
-// not in it, nor are reserves, which only ever refuse more.
+// not in it, nor are reserves, which only ever refuse more, nor providers and bindings: that
+// secrets are delivered at all is a feature, whose they are differs from worker to worker.
 func (c Config) SecurityDocument() ([]byte, error) {
 	return strictjson.Canonical(struct {
 		Schema          string     `json:"schema"`
@@ -204,7 +245,7 @@ func (c Config) SecurityDocument() ([]byte, error) {
 		QuotaFilesystem string     `json:"quotaFilesystem"`
 		Cleartext       bool       `json:"unsafeCleartextLoopback,omitzero"` // so that evidence without it does not admit it
 	}{
-		"hallmark.security-config.v1", api.ProtocolVersion, Features(), DefaultLimits(c.Ceilings), api.MaxTokenSeconds, QuotaBackend, QuotaFilesystem,
+		"hallmark.security-config.v1", api.ProtocolVersion, c.Features(), c.EffectiveLimits(), api.MaxTokenSeconds, QuotaBackend, QuotaFilesystem,
 		c.UnsafeCleartextLoopback != "",
 	})
 }

@@ -84,6 +84,16 @@ func TestLoadConfig(t *testing.T) {
 		"no ceiling":     {func(c *Config) { c.Ceilings.PIDs = 0 }, nil, "pids"},
 		"engine default": {func(c *Config) { c.Engine.Runtime = "" }, nil, "engine.runtime"},
 		"shared cgroup":  {func(c *Config) { c.Engine.CgroupParent = "" }, nil, "cgroupParent"},
+		"few nonces":     {func(c *Config) { c.Limits = &Limits{Nonces: 999} }, nil, "limits.nonces is 999, not within 1000 to 1000000"},
+		"large share":    {func(c *Config) { c.Limits = &Limits{NoncesPerWorkspace: 100_001} }, nil, "could use all"},
+		"connections":    {func(c *Config) { c.Limits = &Limits{Connections: 4097} }, nil, "limits.connections"},
+		"creates":        {func(c *Config) { c.Limits = &Limits{Creates: -1} }, nil, "limits.creates"},
+		"execs":          {func(c *Config) { c.Limits = &Limits{Execs: 3} }, nil, "above limits.execs"},
+		"per sandbox":    {func(c *Config) { c.Limits = &Limits{ExecsPerSandbox: 9} }, nil, "limits.execsPerSandbox"},
+		"metrics abroad": {func(c *Config) { c.Metrics = &Metrics{Listen: "0.0.0.0:9464"} }, nil, "metrics.listen"},
+		"metrics name":   {func(c *Config) { c.Metrics = &Metrics{Listen: "localhost:9464"} }, nil, "metrics.listen"},
+		"metrics port":   {func(c *Config) { c.Metrics = &Metrics{Listen: "127.0.0.1:0"} }, nil, "metrics.listen"},
+		"metrics on API": {func(c *Config) { c.Metrics = &Metrics{Listen: "/run/../run/w.sock"} }, nil, "listener of the API"},
 		"no binary":      {func(c *Config) { c.SandboxBinary.Digest = "" }, nil, "sandboxBinary.digest"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -117,6 +127,37 @@ func TestSecurityDocument(t *testing.T) {
 	b.Ceilings.MemoryBytes++
 	if dc, err := b.SecurityDocument(); err != nil || bytes.Equal(da, dc) {
 		t.Errorf("other ceilings, same document: %v", err)
+	}
+}
+
+// What is moved is what is reported, and what evidence is about.
+func TestLimits(t *testing.T) {
+	a, b := goodConfig(t), goodConfig(t)
+	b.Limits = &Limits{}
+	da, errA := a.SecurityDocument()
+	db, errB := b.SecurityDocument()
+	if errA != nil || errB != nil || !bytes.Equal(da, db) || a.EffectiveLimits() != DefaultLimits(a.Ceilings) {
+		t.Errorf("limits that move nothing: %s %v\n%s %v", da, errA, db, errB)
+	}
+	for i, move := range []func(*Limits){
+		func(l *Limits) { l.Nonces = 50_000 }, func(l *Limits) { l.NoncesPerWorkspace = 500 }, func(l *Limits) { l.Connections = 9 },
+		func(l *Limits) { l.Creates = 2 }, func(l *Limits) { l.Execs = 65 }, func(l *Limits) { l.ExecsPerSandbox = 8 },
+	} {
+		b.Limits = &Limits{}
+		move(b.Limits)
+		got, err := load(t, b)
+		if err != nil || got.EffectiveLimits() == DefaultLimits(b.Ceilings) {
+			t.Errorf("move %d: %+v, %v", i, got.EffectiveLimits(), err)
+		}
+		if db, errB = got.SecurityDocument(); errB != nil || bytes.Equal(da, db) {
+			t.Errorf("move %d does not show in the security document: %v", i, errB)
+		}
+	}
+	for _, listen := range []string{"127.0.0.1:9464", "[::1]:1", "/run/hallmark/metrics.sock"} {
+		a.Metrics = &Metrics{Listen: listen}
+		if _, err := load(t, a); err != nil {
+			t.Errorf("%s: %v", listen, err)
+		}
 	}
 }
 

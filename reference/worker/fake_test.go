@@ -33,12 +33,15 @@ type fake struct {
 	byLease map[string]api.Receipt
 	files   map[string][]byte
 
-	end    context.CancelCauseFunc                                                      // of the sandbox of the last file operation
-	fail   error                                                                        // returned by every call when set
-	onExec func(context.Context, api.ExecRequest) (api.ExecResult, error)               // replaces exec when set
-	alter  func(*api.Receipt)                                                           // changes the receipt when set
-	base   func(req api.CreateRequest, digest string) api.Receipt                       // an honest receipt
-	onRead func(ctx context.Context, path []byte) (r io.ReadCloser, n int64, err error) // replaces read when set
+	end      context.CancelCauseFunc                                                      // of the sandbox of the last file operation
+	fail     error                                                                        // returned by every call when set
+	onExec   func(context.Context, api.ExecRequest) (api.ExecResult, error)               // replaces exec when set
+	onStart  func(context.Context, api.ExecRequest) (Execution, error)                    // likewise
+	onCancel func(ctx context.Context, id string) (api.CancelResponse, error)             // likewise
+	onCreate func()                                                                       // called by every create, outside the lock
+	alter    func(*api.Receipt)                                                           // changes the receipt when set
+	base     func(req api.CreateRequest, digest string) api.Receipt                       // an honest receipt
+	onRead   func(ctx context.Context, path []byte) (r io.ReadCloser, n int64, err error) // replaces read when set
 }
 
 func (f *fake) enter(name string) error {
@@ -57,6 +60,9 @@ func (f *fake) count() int {
 func (f *fake) Create(_ context.Context, req api.CreateRequest, digest string) (api.Receipt, error) {
 	if err := f.enter("create"); err != nil {
 		return api.Receipt{}, err
+	}
+	if f.onCreate != nil {
+		f.onCreate()
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -87,6 +93,31 @@ func (f *fake) Exec(ctx context.Context, _, _ string, req api.ExecRequest, _ str
 	}
 	zero := 0
 	return api.ExecResult{InvocationID: req.InvocationID, Stdout: req.Stdin, ExitCode: &zero, CleanupProven: true}, nil
+}
+
+func (f *fake) Start(ctx context.Context, _, _ string, req api.ExecRequest, _ string) (Execution, error) {
+	if err := f.enter("start"); err != nil {
+		return nil, err
+	}
+	if f.onStart == nil {
+		return nil, errors.New("no execution here")
+	}
+	return f.onStart(ctx, req)
+}
+
+func (f *fake) Cancel(ctx context.Context, _, _, id string) (api.CancelResponse, error) {
+	if err := f.enter("cancel"); err != nil {
+		return api.CancelResponse{}, err
+	}
+	if f.onCancel != nil {
+		return f.onCancel(ctx, id)
+	}
+	zero := 0
+	return api.CancelResponse{Result: &api.ExecResult{InvocationID: id, ExitCode: &zero, CleanupProven: true}}, nil
+}
+
+func (f *fake) Renew(_ context.Context, _, sb string) (api.RenewResponse, error) {
+	return api.RenewResponse{SandboxID: sb, ExpiresAt: "2026-01-02T03:04:05.000Z"}, f.enter("renew")
 }
 
 func (f *fake) Dispose(context.Context, string, string) error { return f.enter("dispose") }
@@ -189,7 +220,9 @@ type tweak struct {
 	nonces, share, connections int
 	allowQualification         bool
 	mode                       api.Mode
-	stall, strange             time.Duration
+	stall, heartbeat, patience time.Duration
+	strange                    time.Duration
+	drain                      time.Duration  // 10 s
 	listeners                  []net.Listener // besides the socket
 	logged                     string         // only lines with it are kept
 }
@@ -262,6 +295,15 @@ func (r *rig) start(workerKey, authority ed25519.PrivateKey, tw tweak) {
 	if tw.stall > 0 {
 		r.server.stall = tw.stall
 	}
+	if tw.heartbeat > 0 {
+		r.server.heartbeat = tw.heartbeat
+	}
+	if tw.patience > 0 {
+		r.server.patience = tw.patience
+	}
+	if tw.drain == 0 {
+		tw.drain = 10 * time.Second
+	}
 	if tw.strange > 0 {
 		r.server.connections.strange = tw.strange
 	}
@@ -269,7 +311,7 @@ func (r *rig) start(workerKey, authority ed25519.PrivateKey, tw tweak) {
 	must(err)
 	ctx, cancel := context.WithCancel(context.Background())
 	r.stop, r.finished = cancel, make(chan error, 1)
-	go func() { r.finished <- r.server.Serve(ctx, 10*time.Second, append(tw.listeners, l)...) }()
+	go func() { r.finished <- r.server.Serve(ctx, tw.drain, append(tw.listeners, l)...) }()
 	r.client, err = client.New(r.cfg)
 	must(err)
 }

@@ -24,7 +24,9 @@ type exchange struct {
 	r       *http.Request
 	id      string
 	claims  capability.Claims
-	started bool // the status line is out: a failure can only cut the connection
+	started bool // the status line is out: a failure can only cut the connection, or be the last line
+
+	last func(api.ErrorDetail) error // writes a failure as the last line of a stream; nil elsewhere
 }
 
 // ServeHTTP implements [http.Handler].
@@ -93,12 +95,16 @@ func (s *Server) dispatch(x *exchange, c call) error {
 		return s.get(x, c)
 	case api.OpExec:
 		return s.exec(x, c)
+	case api.OpCancel:
+		return s.cancel(x, c)
 	case api.OpFS:
 		return s.fs(x, c)
 	case api.OpRead:
 		return s.read(x, c)
 	case api.OpWrite:
 		return s.write(x, c)
+	case api.OpRenew:
+		return s.renew(x, c)
 	case api.OpDispose:
 		return s.dispose(x, c)
 	case api.OpPurge:
@@ -169,31 +175,6 @@ func (s *Server) get(x *exchange, c call) error {
 	return x.answer(http.StatusOK, st)
 }
 
-func (s *Server) exec(x *exchange, c call) error {
-	b, err := body(x.w, x.r, x.claims)
-	if err != nil {
-		return err
-	}
-	req, err := api.DecodeExec(b)
-	if err != nil {
-		return err
-	}
-	digest, err := api.CanonicalDigest(req)
-	if err != nil {
-		return api.E(api.RequestInvalid, err)
-	}
-	// A caller that goes away ends its invocation.
-	peer, stop := whilePeer(x.r.Context())
-	defer stop()
-	ctx, cancel := context.WithTimeout(peer, time.Duration(req.TimeoutMs)*time.Millisecond+execGrace)
-	defer cancel()
-	res, err := s.o.Sessions.Exec(ctx, x.claims.WorkspaceID, c.sandbox, req, digest)
-	if err != nil {
-		return err
-	}
-	return x.answer(http.StatusOK, res)
-}
-
 func (s *Server) dispose(x *exchange, c call) error {
 	if err := noBody(x.w, x.r, x.claims); err != nil {
 		return err
@@ -251,13 +232,16 @@ func (x *exchange) answer(status int, v any) error {
 	return nil
 }
 
-// fail logs the cause and answers the code. After the status line it cuts the connection, so
-// that a truncated answer cannot be taken for a whole one.
+// fail logs the cause and answers the code. After the status line of a stream it is the last line;
+// after any other it cuts the connection, so that a truncated answer cannot be taken for a whole one.
 func (s *Server) fail(x *exchange, c call, err error) {
 	code := codeOf(err)
 	s.o.Log.Log(x.r.Context(), level(code), "request refused", "request", x.id, "op", c.op,
 		"workspace", x.claims.WorkspaceID, "sandbox", c.sandbox, "code", code, "err", x.cause(err))
 	if x.started {
+		if x.last != nil && x.last(code.Body(x.id).Error) == nil {
+			return
+		}
 		panic(http.ErrAbortHandler)
 	}
 	s.part(x)

@@ -174,19 +174,19 @@ func (f *framed) code(id uint32) api.Code {
 
 const execTarget = "/v1/sandboxes/sb/exec"
 
-func execBody(i int) []byte {
+func execNumber(i int) []byte {
 	return fmt.Appendf(nil, `{"invocationId":"i%d","argv":["x"],"cwd":"","timeoutMs":60000,"maxOutputBytes":1}`, i)
 }
 
 func (r *rig) execToken(i int) string {
-	return r.mint(client.RawRequest{Op: api.OpExec, Method: "POST", Target: execTarget, WorkspaceID: "ws", SandboxID: "sb", Body: execBody(i)})
+	return r.mint(client.RawRequest{Op: api.OpExec, Method: "POST", Target: execTarget, WorkspaceID: "ws", SandboxID: "sb", Body: execNumber(i)})
 }
 
 // exec opens a stream with a whole exec request.
 func (f *framed) exec(r *rig, i int) uint32 {
 	f.t.Helper()
 	id := f.open(f.block("POST", execTarget, r.execToken(i)), false)
-	f.must(0, f.WriteData(id, true, execBody(i)))
+	f.must(0, f.WriteData(id, true, execNumber(i)))
 	return id
 }
 
@@ -210,7 +210,7 @@ func TestHTTP2Client(t *testing.T) {
 	}}
 	defer tr.CloseIdleConnections()
 	for i := range 3 {
-		hr, err := http.NewRequestWithContext(t.Context(), "POST", "http://w"+execTarget, bytes.NewReader(execBody(i)))
+		hr, err := http.NewRequestWithContext(t.Context(), "POST", "http://w"+execTarget, bytes.NewReader(execNumber(i)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -323,7 +323,7 @@ func TestHTTP2StalledStreams(t *testing.T) {
 	f := r.framed()
 	f.prove(r)
 	id := f.open(f.block("POST", execTarget, r.execToken(0)), false)
-	f.must(0, f.WriteData(id, false, execBody(0)[:10]))
+	f.must(0, f.WriteData(id, false, execNumber(0)[:10]))
 	if code := f.code(id); code != api.RequestInvalid {
 		t.Errorf("a body that stalls: got %s", code)
 	}

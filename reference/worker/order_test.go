@@ -185,8 +185,8 @@ func TestRoutesThatDoNotExist(t *testing.T) {
 	for _, tt := range []struct{ method, target string }{
 		{"GET", "/"}, {"GET", "/v1"}, {"GET", "/v1/"}, {"POST", "/v1/health"}, {"GET", "/v1/health/"}, {"GET", "/v1/health?x=1"}, {"GET", "/v1//health"},
 		{"GET", "/v1/sandboxes"}, {"POST", "/v1/sandboxes/"}, {"POST", "/v1/sandboxes?x"}, {"GET", "/v1/sandboxes/../health"},
-		{"GET", "/v1/sandboxes/%61"}, {"GET", "/v1/sandboxes/sb/files"}, {"GET", "/v1/sandboxes/sb/events"}, {"POST", "/v1/sandboxes/sb/renew"},
-		{"DELETE", "/v1/sandboxes/sb/exec/i"}, {"PATCH", "/v1/sandboxes/sb"}, {"DELETE", "/v1/sandboxes/sb/"}, {"DELETE", "/v1/workspaces/-x"},
+		{"GET", "/v1/sandboxes/%61"}, {"GET", "/v1/sandboxes/sb/files"}, {"POST", "/v1/sandboxes/sb/events"}, {"GET", "/v1/sandboxes/sb/renew"},
+		{"DELETE", "/v1/sandboxes/sb/exec/"}, {"DELETE", "/v1/sandboxes/sb/exec/-i"}, {"POST", "/v1/sandboxes/sb/exec/i"}, {"PATCH", "/v1/sandboxes/sb"}, {"DELETE", "/v1/sandboxes/sb/"}, {"DELETE", "/v1/workspaces/-x"},
 		{"GET", "/v1/workspaces/ws"}, {"DELETE", "/v1/workspaces"}, {"GET", "http://worker/v1/health"}, {"HEAD", "/healthz2"}, {"GET", "/metrics"},
 	} {
 		t.Run(tt.method+" "+tt.target, func(t *testing.T) {

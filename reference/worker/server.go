@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -45,7 +46,7 @@ const (
 	maxHeldBytes = 64 * api.MaxRequestBytes
 )
 
-// Sessions is the worker's view of the lifecycle; *session.Manager is one. All methods are safe
+// Sessions is the worker's view of the lifecycle; [Lifecycle] makes one of a *session.Manager. All methods are safe
 // for concurrent use. Errors are *api.Error; what is not becomes UNAVAILABLE on the wire.
 type Sessions interface {
 	// Create is idempotent by ClientLeaseID and joins one in flight.
@@ -53,6 +54,12 @@ type Sessions interface {
 	Get(ctx context.Context, workspaceID, sandboxID string) (api.SandboxState, error)
 	// Exec ends the invocation when ctx ends.
 	Exec(ctx context.Context, workspaceID, sandboxID string, req api.ExecRequest, canonicalDigest string) (api.ExecResult, error)
+	// Start is the claim of Exec; the invocation runs until its end, the end of ctx, or Close.
+	Start(ctx context.Context, workspaceID, sandboxID string, req api.ExecRequest, canonicalDigest string) (Execution, error)
+	// Cancel ends an invocation and returns its terminal outcome; repeating it gives the same.
+	Cancel(ctx context.Context, workspaceID, sandboxID, invocationID string) (api.CancelResponse, error)
+	// Renew begins the idle time again.
+	Renew(ctx context.Context, workspaceID, sandboxID string) (api.RenewResponse, error)
 	// Dispose returns nil only after removal is proven; repeating it succeeds.
 	Dispose(ctx context.Context, workspaceID, sandboxID string) error
 	Purge(ctx context.Context, workspaceID string) error
@@ -99,11 +106,17 @@ type Options struct {
 
 // Server serves the worker API. It is an [http.Handler].
 type Server struct {
-	o           Options
-	stall       time.Duration // bodyTimeout; tests shorten it
+	o         Options
+	stall     time.Duration // bodyTimeout; tests shorten it, and the next two
+	heartbeat time.Duration // heartbeatEvery
+	patience  time.Duration // answerTimeout, for one line of a stream
+	draining  atomic.Bool
+
 	connections *connections
 	held        *semaphore.Weighted // bytes of JSON bodies
-	draining    atomic.Bool
+
+	ending context.Context // ends when what still runs in a drain has to end
+	end    context.CancelFunc
 }
 
 // New checks o.
@@ -124,23 +137,30 @@ func New(o Options) (*Server, error) {
 	if err := h.Limits.ResourceCeilings.Positive(); err != nil {
 		return nil, fmt.Errorf("worker: ceilings: %w", err)
 	}
-	return &Server{
-		o: o, stall: bodyTimeout, connections: newConnections(int(h.Limits.Connections)), held: semaphore.NewWeighted(maxHeldBytes),
-	}, nil
-}
-
-// DefaultLimits are what a worker reports for its ceilings.
-func DefaultLimits(ceilings api.Resources) api.Limits {
-	return api.Limits{
-		RequestBytes: api.MaxRequestBytes, HeaderBytes: api.MaxHeaderBytes, Connections: DefaultConnections,
-		Creates: 4, Execs: 64, ExecsPerSandbox: 4, OutputBytes: api.MaxOutputBytes,
-		Nonces: 100_000, NoncesPerShare: 10_000, ResourceCeilings: ceilings,
+	s := &Server{
+		o: o, stall: bodyTimeout, heartbeat: heartbeatEvery, patience: answerTimeout,
+		connections: newConnections(int(h.Limits.Connections)), held: semaphore.NewWeighted(maxHeldBytes),
 	}
+	s.ending, s.end = context.WithCancel(context.Background())
+	return s, nil
 }
 
-// Features are what this worker has, by the names that the suite uses.
+// Features are what every worker has, by the names that the suite uses.
 func Features() []string {
 	return []string{"admission", "exec", "files", "no-network", "protocol", "quota", "reconcile", "supervisor"}
+}
+
+// FeatureCredentials is claimed where providers are configured.
+const FeatureCredentials = "credentials"
+
+// Features are what a worker of this configuration has.
+func (c Config) Features() []string {
+	f := Features()
+	if c.Credentials != nil {
+		f = append(f, FeatureCredentials)
+		slices.Sort(f)
+	}
+	return f
 }
 
 // protocols are HTTP/1.1 and HTTP/2. "Unencrypted" is how net/http sees every connection, since
@@ -154,7 +174,9 @@ func protocols() *http.Protocols {
 }
 
 // Serve answers on all of ls until ctx ends, then refuses new requests with UNAVAILABLE and waits
-// at most drain for those in progress. It closes ls. A nil error means that nothing was cut off.
+// at most drain for those in progress. Commands have half of that to end by themselves; then they
+// are ended, so that their callers are told instead of cut off. It closes ls. A nil error means
+// that nothing was cut off.
 func (s *Server) Serve(ctx context.Context, drain time.Duration, ls ...net.Listener) error {
 	if len(ls) == 0 {
 		return errors.New("serve: no listener")
@@ -194,6 +216,7 @@ func (s *Server) Serve(ctx context.Context, drain time.Duration, ls ...net.Liste
 	case <-ctx.Done():
 	}
 	s.draining.Store(true)
+	defer time.AfterFunc(drain/2, s.end).Stop()
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), drain)
 	defer cancel()
 	if serr := hs.Shutdown(bounded); serr != nil {

@@ -20,6 +20,12 @@ import (
 // send writes a request of r's client with the head of a body, and returns its connection.
 func (r *rig) send(req client.RawRequest, length int, head string) net.Conn {
 	r.t.Helper()
+	return r.sendHead(req, "", length, head)
+}
+
+// sendHead is send with more header fields, each ended by CR LF.
+func (r *rig) sendHead(req client.RawRequest, fields string, length int, head string) net.Conn {
+	r.t.Helper()
 	token, err := r.client.Mint(r.t.Context(), req)
 	if err != nil {
 		r.t.Fatal(err)
@@ -29,7 +35,7 @@ func (r *rig) send(req client.RawRequest, length int, head string) net.Conn {
 		r.t.Fatal(err)
 	}
 	r.t.Cleanup(func() { c.Close() })
-	if _, err := fmt.Fprintf(c, "%s %s HTTP/1.1\r\nHost: w\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n%s", req.Method, req.Target, token, length, head); err != nil {
+	if _, err := fmt.Fprintf(c, "%s %s HTTP/1.1\r\nHost: w\r\nAuthorization: Bearer %s\r\n%sContent-Length: %d\r\n\r\n%s", req.Method, req.Target, token, fields, length, head); err != nil {
 		r.t.Fatal(err)
 	}
 	if err := c.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {

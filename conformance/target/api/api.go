@@ -108,6 +108,7 @@ type driver struct {
 	tape   *tape.Proxy             // nil when attached
 	worker atomic.Pointer[process] // nil when attached; replaced by a restart
 	run    *launched               // nil when attached
+	epoch  atomic.Pointer[string]  // the boot epoch of the last start that was seen
 }
 
 // Open reads config (strict JSON of [Config]) and returns the target.
@@ -162,17 +163,22 @@ func (d *driver) attach(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, err := d.client.Health(ctx); err != nil {
+	h, err := d.client.Health(ctx)
+	if err != nil {
 		return fmt.Errorf("ask the worker: %w", err)
 	}
+	d.epoch.Store(&h.BootEpoch)
 	return nil
 }
 
 // target lists the parts that this configuration gives.
 func (d *driver) target() *target.Target {
 	t := &target.Target{
-		Runtime: runtime{d}, Wire: wire{d}, Observer: observer{d}, Controller: controller{d},
-		Parts: []string{"runtime.wire", "runtime.concurrent"}, Documents: d.documents, Close: d.close,
+		Runtime: runtime{d}, Wire: wire{d}, Observer: observer{d}, Controller: controller{d}, Authority: d.authority(),
+		Parts: []string{"runtime.wire", "runtime.authority", "runtime.concurrent"}, Documents: d.documents, Close: d.close,
+	}
+	if d.run != nil {
+		t.Peers, t.Parts = peers{d}, append(t.Parts, "controller.peers")
 	}
 	add := func(ok bool, parts ...string) {
 		if ok {

@@ -32,6 +32,8 @@ type launched struct {
 	config  string
 	id      string
 	digests map[string]string
+	worker  workerConfig  // as it is in config
+	caller  client.Config // of its client
 }
 
 // Times of a launched worker.
@@ -51,10 +53,11 @@ type workerConfig struct {
 	Helpers       map[string]string `json:"helpers"`
 	SandboxBinary SandboxBinary     `json:"sandboxBinary"`
 	Workspaces    workspaces        `json:"workspaces"`
-	Authority     authority         `json:"authority"`
+	Authority     capabilities      `json:"authority"`
 	SigningKey    string            `json:"signingKey"`
 	Ceilings      api.Resources     `json:"ceilings"`
 	Candidates    candidates        `json:"candidates"`
+	Limits        *limits           `json:"limits,omitempty"`
 	Log           map[string]string `json:"log"`
 }
 
@@ -64,9 +67,15 @@ type workspaces struct {
 	ReserveInodes int64  `json:"reserveInodes"`
 }
 
-type authority struct {
+type capabilities struct {
 	Issuer string         `json:"issuer"`
 	Keys   []authorityKey `json:"keys"`
+}
+
+// limits of a nonce store; zero is the worker's default.
+type limits struct {
+	Nonces             int64 `json:"nonces,omitzero"`
+	NoncesPerWorkspace int64 `json:"noncesPerWorkspace,omitzero"`
 }
 
 type authorityKey struct {
@@ -132,11 +141,11 @@ func (d *driver) launch(ctx context.Context, dir string) error {
 	if err := d.writeConfig(taped, listen, capPublic, workerKey); err != nil {
 		return err
 	}
-	d.client, err = client.New(client.Config{
+	d.run.caller = client.Config{
 		Socket: listen, WorkerID: d.run.id, WorkerKey: workerPublic, Issuer: issuer, KeyID: capability.KeyID(capPublic), Key: capKey,
 		AllowQualification: true,
-	})
-	if err != nil {
+	}
+	if d.client, err = client.New(d.run.caller); err != nil {
 		return err
 	}
 	return d.start(ctx)
@@ -158,7 +167,7 @@ func (d *driver) writeConfig(engineSocket, listen string, capPublic ed25519.Publ
 		Helpers:       map[string]string{"supervisor": l.Supervisor, "quota": l.Quota},
 		SandboxBinary: e.SandboxBinary,
 		Workspaces:    workspaces{filepath.Join(dir, "workspaces"), l.ReserveBytes, l.ReserveInodes},
-		Authority:     authority{issuer, []authorityKey{{capability.KeyID(capPublic), capPublic}}},
+		Authority:     capabilities{issuer, []authorityKey{{capability.KeyID(capPublic), capPublic}}},
 		SigningKey:    keyFile, Ceilings: l.Ceilings, Candidates: candidates{l.Images, l.CohortID},
 		Log: map[string]string{"path": d.run.log()},
 	}
@@ -168,6 +177,12 @@ func (d *driver) writeConfig(engineSocket, listen string, capPublic ed25519.Publ
 	if e.PidFile != "" {
 		cfg.Engine["pidFile"] = e.PidFile // whoever listens on the engine's socket is the tape
 	}
+	d.run.worker = cfg
+	return cfg.write(d.run.config)
+}
+
+// write makes the worker's folders and its configuration file.
+func (cfg workerConfig) write(path string) error {
 	b, err := json.MarshalIndent(cfg, "", "  ")
 	if err != nil {
 		return fmt.Errorf("encode worker configuration: %w", err)
@@ -177,7 +192,7 @@ func (d *driver) writeConfig(engineSocket, listen string, capPublic ed25519.Publ
 			return fmt.Errorf("make worker folder: %w", err)
 		}
 	}
-	return os.WriteFile(d.run.config, b, 0o600)
+	return os.WriteFile(path, b, 0o600)
 }
 
 // socketFolder begins the names of the folders for sockets.
@@ -205,29 +220,43 @@ func (d *driver) start(ctx context.Context) error {
 		return err
 	}
 	d.client.Forget()
+	h, err := answers(ctx, d.client, p)
+	if err != nil {
+		return fmt.Errorf("%w\n%s", err, tail(d.run.stderr(), d.run.log()))
+	}
+	d.epoch.Store(&h.BootEpoch)
+	return nil
+}
+
+// errEnded says that a worker's process ended before it had answered.
+var errEnded = errors.New("the worker ended at its start")
+
+// answers waits until the worker gives a health answer. The error matches errEnded when its process
+// has ended first.
+func answers(ctx context.Context, c *client.Client, p *process) (api.Health, error) {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		_, err := d.client.Health(ctx)
+		h, err := c.Health(ctx)
 		if err == nil {
-			return nil
+			return h, nil
 		}
 		select {
 		case <-p.done:
-			return fmt.Errorf("the worker ended at its start: %v\n%s", p.err, d.tail())
+			return h, fmt.Errorf("%w: %v", errEnded, p.err)
 		case <-ctx.Done():
-			return fmt.Errorf("the worker does not answer: %w\n%s", err, d.tail())
+			return h, fmt.Errorf("the worker does not answer: %w", err)
 		case <-tick.C:
 		}
 	}
 }
 
-// tail is the end of what the worker said, for an error message.
-func (d *driver) tail() string {
+// tail is the end of what a worker said, for an error message.
+func tail(paths ...string) string {
 	var out []byte
-	for _, path := range []string{d.run.stderr(), d.run.log()} {
+	for _, path := range paths {
 		b, err := os.ReadFile(path)
 		if err == nil {
 			out = append(out, b[max(0, len(b)-2000):]...)
@@ -277,7 +306,7 @@ func (d *driver) close() error {
 	var errs []error
 	if w := d.worker.Load(); w != nil {
 		if err := w.terminate(drainTimeout); err != nil {
-			errs = append(errs, fmt.Errorf("end worker: %w\n%s", err, d.tail()))
+			errs = append(errs, fmt.Errorf("end worker: %w\n%s", err, tail(d.run.stderr(), d.run.log())))
 		}
 	}
 	if d.tape != nil {

@@ -153,6 +153,9 @@ func checkParts(ctx context.Context, s *subject) error {
 	if s.has("runtime.wire") != (s.tg.Wire != nil) {
 		f.add("runtime.wire and Target.Wire come together")
 	}
+	if s.has("runtime.authority") != (s.tg.Authority != nil) || s.has("controller.peers") != (s.tg.Peers != nil) {
+		f.add("runtime.authority and Target.Authority come together, and so do controller.peers and Target.Peers")
+	}
 	return f.join()
 }
 

@@ -55,7 +55,7 @@ const checkBound = 2 * time.Minute
 
 // Checks lists the promises in the order in which they are examined. The last closes the target.
 func Checks() []Check {
-	return slices.Concat(identity(), commands(), workspace(), outside(), ending())
+	return slices.Concat(identity(), commands(), workspace(), outside(), authority(), ending())
 }
 
 // Examine checks every promise of tg, tells each finding as it comes, and closes tg.
