@@ -37,6 +37,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if r.Method == http.MethodGet && r.RequestURI == "/healthz" {
+		s.part(x)
 		w.WriteHeader(http.StatusNoContent)
 		return
 	}
