@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package session
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hallmark-sandbox/hallmark/reference/api"
+	"github.com/hallmark-sandbox/hallmark/reference/control"
+)
+
+// The rows of PROTOCOL.md's section on idempotency that other files do not have: 50 creates at once,
+// the digest after removal and conflicts in flight are in create_test.go; running, aged, busy and
+// failed invocations in exec_test.go; a restart in reconcile_test.go.
+
+// TestFiftyCreatesMakeOneLease counts what there is of it outside: one record, one workspace, one
+// container, one supervisor.
+func TestFiftyCreatesMakeOneLease(t *testing.T) {
+	bubble(t, Limits{Creates: 1}, func(t *testing.T, w *world, m *Manager) {
+		gate := make(chan struct{})
+		w.setFail(func(op, _ string) error {
+			if op == "prepare" {
+				<-gate
+			}
+			return nil
+		})
+		var wg sync.WaitGroup
+		receipts := make([]api.Receipt, 50)
+		for i := range receipts {
+			wg.Go(func() {
+				var err error
+				if receipts[i], err = m.Create(t.Context(), request("lease", "ws"), "d"); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		synctest.Wait() // all of them wait for the same one
+		close(gate)
+		wg.Wait()
+		for _, r := range receipts {
+			if r != receipts[0] {
+				t.Fatalf("receipts %+v and %+v", r, receipts[0])
+			}
+		}
+		w.mu.Lock()
+		records := 0
+		for k := range w.rows {
+			if strings.HasPrefix(k, bucketSandboxes+"|") {
+				records++
+			}
+		}
+		w.mu.Unlock()
+		if records != 1 || len(w.names()) != 1 || w.count("prepare") != 1 || w.count("start") != 1 || w.count("bridge") != 1 {
+			t.Errorf("%d records, %d containers, calls %v", records, len(w.names()), w.calls)
+		}
+	})
+}
+
+// TestLeaseOverItsWholeLife asks for the same and for another thing under one lease at every stage.
+func TestLeaseOverItsWholeLife(t *testing.T) {
+	bubble(t, Limits{}, func(t *testing.T, w *world, m *Manager) {
+		ask := func(stage string, same api.Code) {
+			t.Helper()
+			_, err := m.Create(t.Context(), request("lease", "ws"), "d")
+			wantCode(t, stage+": the same", err, same)
+			_, err = m.Create(t.Context(), request("lease", "ws"), "other")
+			wantCode(t, stage+": another", err, api.IdempotencyConflict)
+		}
+		r := mustCreate(t, m, "lease", "ws")
+		ask("ready", "")
+		w.setFail(failing("remove", errors.New("busy")))
+		wantCode(t, "dispose", m.Dispose(t.Context(), "ws", r.SandboxID), api.IncompleteCleanup)
+		ask("retiring", api.IncompleteCleanup)
+		w.setFail(nil)
+		if err := m.Dispose(t.Context(), "ws", r.SandboxID); err != nil {
+			t.Fatal(err)
+		}
+		ask("removed", api.SandboxDisposed)
+		time.Sleep(24*time.Hour - time.Minute)
+		ask("removed a day ago", api.SandboxDisposed)
+		if err := m.Shutdown(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		m = w.boot(Limits{})
+		if err := m.Reconcile(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		ask("after a restart", api.SandboxDisposed)
+		time.Sleep(2 * time.Minute)
+		other := mustCreate(t, m, "other", "other") // what is too old goes when the next one does
+		if err := m.Dispose(t.Context(), "other", other.SandboxID); err != nil {
+			t.Fatal(err)
+		}
+		again := mustCreate(t, m, "lease", "ws")
+		if again.SandboxID == r.SandboxID {
+			t.Error("a sandbox id came back")
+		}
+		if err := m.Shutdown(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestExecOverItsWholeLife: what a repetition of each kind of outcome gets, in both forms, while the
+// sandbox lives, and what it gets afterwards.
+func TestExecOverItsWholeLife(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		out  control.Outcome
+		err  error
+		want api.Code
+	}{
+		{"good", control.Outcome{Stdout: []byte("o"), CleanupProven: true}, nil, ""},
+		{"failed command", control.Outcome{ExitCode: 3, CleanupProven: true}, nil, ""},
+		{"signal", control.Outcome{ExitCode: -1, Signal: "SIGSEGV", CleanupProven: true}, nil, ""},
+		{"timed out", control.Outcome{Stderr: []byte("e"), ExitCode: -1, Signal: "SIGKILL", TimedOut: true, CleanupProven: true}, nil, ""},
+		{"flood", control.Outcome{Stdout: []byte("x"), TruncatedStdout: true, DroppedBytes: 1 << 40, CleanupProven: true}, nil, ""},
+		{"not started", control.Outcome{}, &control.SpawnError{Step: control.StepFork, Errno: syscall.EAGAIN}, api.ExecAborted},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			bubble(t, Limits{}, func(t *testing.T, w *world, m *Manager) {
+				sb := mustCreate(t, m, "lease", "ws").SandboxID
+				w.exec = func(context.Context, control.Spawn) (control.Outcome, error) { return tt.out, tt.err }
+				first, err := m.Exec(t.Context(), "ws", sb, command("i"), "d")
+				wantCode(t, "exec", err, tt.want)
+				for range 2 {
+					again, err := m.Exec(t.Context(), "ws", sb, command("i"), "d")
+					wantCode(t, "repetition", err, tt.want)
+					if !sameResult(again, first) || again.TimedOut != tt.out.TimedOut || again.Truncated.DroppedBytes != tt.out.DroppedBytes {
+						t.Errorf("repetition %+v, first %+v", again, first)
+					}
+					r, err := m.Start(t.Context(), "ws", sb, command("i"), "d")
+					if err != nil {
+						t.Fatal(err)
+					}
+					stdout, stderr := drain(t, r)
+					again, err = r.Outcome()
+					r.Close()
+					wantCode(t, "streamed repetition", err, tt.want)
+					if !sameResult(again, first) || string(stdout) != string(tt.out.Stdout) || string(stderr) != string(tt.out.Stderr) {
+						t.Errorf("streamed repetition %q %q %+v, first %+v", stdout, stderr, again, first)
+					}
+				}
+				_, err = m.Exec(t.Context(), "ws", sb, command("i"), "other")
+				wantCode(t, "another request", err, api.IdempotencyConflict)
+				if n := w.count("exec"); n != 1 {
+					t.Errorf("%d commands ran", n)
+				}
+				if err := m.Dispose(t.Context(), "ws", sb); err != nil {
+					t.Fatal(err)
+				}
+				_, err = m.Exec(t.Context(), "ws", sb, command("i"), "d")
+				wantCode(t, "after removal", err, api.SandboxDisposed)
+			})
+		})
+	}
+}
+
+func sameResult(a, b api.ExecResult) bool {
+	if (a.ExitCode == nil) != (b.ExitCode == nil) || a.ExitCode != nil && *a.ExitCode != *b.ExitCode {
+		return false
+	}
+	a.ExitCode, b.ExitCode = nil, nil
+	same := string(a.Stdout) == string(b.Stdout) && string(a.Stderr) == string(b.Stderr)
+	a.Stdout, a.Stderr, b.Stdout, b.Stderr = nil, nil, nil, nil
+	return same && a.InvocationID == b.InvocationID && a.Signal == b.Signal && a.DurationMs == b.DurationMs &&
+		a.Truncated == b.Truncated && a.TimedOut == b.TimedOut && a.CleanupProven == b.CleanupProven
+}
+
+// TestLostReplyOfExec: the command had ended when its caller left, so the outcome is the command's.
+func TestLostReplyOfExec(t *testing.T) {
+	bubble(t, Limits{}, func(t *testing.T, w *world, m *Manager) {
+		sb := mustCreate(t, m, "lease", "ws").SandboxID
+		ctx, leave := context.WithCancel(t.Context())
+		r, err := m.Start(ctx, "ws", sb, command("i"), "d")
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-r.Ended()
+		leave()
+		r.Close()
+		if out, err := m.Exec(t.Context(), "ws", sb, command("i"), "d"); err != nil || string(out.Stdout) != "i" {
+			t.Errorf("the repetition got %+v, %v", out, err)
+		}
+		if n := w.count("exec"); n != 1 {
+			t.Errorf("%d commands ran", n)
+		}
+	})
+}
+
+// TestAgedByBytes: the bound of kept output ages the oldest out, never the newest, and both forms
+// answer the same for what is aged.
+func TestAgedByBytes(t *testing.T) {
+	bubble(t, Limits{OutcomeBytes: 10}, func(t *testing.T, w *world, m *Manager) {
+		sb := mustCreate(t, m, "lease", "ws").SandboxID
+		w.exec = func(context.Context, control.Spawn) (control.Outcome, error) {
+			return control.Outcome{Stdout: []byte("123456"), CleanupProven: true}, nil
+		}
+		for _, id := range []string{"a", "b"} {
+			if _, err := m.Exec(t.Context(), "ws", sb, command(id), "d"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, form := range []func(digest string) error{
+			func(digest string) error { _, err := m.Exec(t.Context(), "ws", sb, command("a"), digest); return err },
+			func(digest string) error { _, err := m.Start(t.Context(), "ws", sb, command("a"), digest); return err },
+		} {
+			wantCode(t, "aged", form("d"), api.OutcomeUnknown)
+			wantCode(t, "aged, another request", form("other"), api.IdempotencyConflict)
+		}
+		if out, err := m.Exec(t.Context(), "ws", sb, command("b"), "d"); err != nil || string(out.Stdout) != "123456" {
+			t.Errorf("the newest is %+v, %v", out, err)
+		}
+		wantIdle(t, m, sb)
+	})
+}
