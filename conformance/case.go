@@ -79,6 +79,7 @@ const (
 	OracleCgroup    Oracle = "cgroup"    // the sandbox's pids and memory files follow a planted load
 	OracleProcess   Oracle = "process"   // host process table and /proc/<pid>/exe
 	OracleMemory    Oracle = "memory"    // VmHWM of a process follows a planted allocation
+	OracleCPU       Oracle = "cpu"       // the CPU time of a process follows a planted computation
 	OracleNetwork   Oracle = "network"   // listeners and capture see a container on the lab's network
 	OracleTape      Oracle = "tape"      // the tape records a planted engine call
 	OracleWire      Oracle = "wire"      // a valid request passes, so that a refusal means something

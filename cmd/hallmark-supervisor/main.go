@@ -36,8 +36,8 @@ func main() {
 }
 
 func run(args []string) error {
-	if len(args) > 0 && args[0] == "launch" {
-		return supervisor.Launch(args[1:])
+	if len(args) > 0 && (args[0] == supervisor.StageLaunch || args[0] == supervisor.StageLaunchSecret) {
+		return supervisor.Launch(args)
 	}
 	if len(args) == 1 {
 		switch args[0] {
@@ -51,7 +51,7 @@ func run(args []string) error {
 			return stats(os.Stdout)
 		}
 	}
-	return errors.New("want one of supervisor, bridge, invoke, launch, stats")
+	return errors.New("want one of supervisor, bridge, invoke, launch, launch-secret, stats")
 }
 
 func stats(w io.Writer) error {

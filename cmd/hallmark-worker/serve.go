@@ -242,6 +242,9 @@ func (d *daemon) build(ctx context.Context) (*worker.Server, error) {
 		Limits:   session.Limits{Creates: int(limits.Creates), Execs: int(limits.Execs), ExecsPerSandbox: int(limits.ExecsPerSandbox)},
 		Store:    d.store, Engine: d.engine, Quota: d.loop, Gate: d.gate, Log: d.log,
 	}
+	if sc.Credentials, err = d.credentials(); err != nil {
+		return nil, needs(err, "credentials cannot be provided", "correct credentials")
+	}
 	if d.cfg.Mode == api.Qualification {
 		// Production pins the profile; here there is none yet, but all sandboxes are to be alike.
 		recorder, err := engine.NewProfileRecorder(filepath.Join(d.cfg.StateDir, profileFile))
@@ -271,7 +274,7 @@ func (d *daemon) build(ctx context.Context) (*worker.Server, error) {
 		Health: api.Health{
 			ProtocolVersion: api.ProtocolVersion, WorkerID: d.cfg.WorkerID, BootEpoch: d.store.Epoch(), Mode: d.cfg.Mode,
 			CohortID: d.gate.CohortID(), PinsDigest: d.gate.PinsDigest(), EvidenceDigests: d.gate.EvidenceDigests(),
-			Features: worker.Features(), Limits: limits,
+			Features: d.cfg.Features(), Limits: limits,
 		},
 		Verifier: verifier, Signer: signer, Nonces: d.store, Sessions: worker.Lifecycle(d.sessions), Log: d.log, Observer: d.metrics,
 		OpenFiles: func(ctx context.Context, ws, sb string) (context.Context, worker.Files, func(), error) {

@@ -155,10 +155,7 @@ func (r ExecRequest) validate() error {
 	if r.MaxOutputBytes < 1 || r.MaxOutputBytes > MaxOutputBytes {
 		return invalid("maxOutputBytes %d", r.MaxOutputBytes)
 	}
-	if r.CredentialRefs != nil {
-		return E(SecretReferenceRejected, errors.New("this worker has no provider"))
-	}
-	return nil
+	return checkCredentialRefs(r.CredentialRefs)
 }
 
 // FSCall is a decoded [FSRequest]. Names are bytes.

@@ -186,7 +186,10 @@ func (c *Client) Stream(ctx context.Context, s Spawn, sink Sink) (Outcome, error
 	}
 	limit := time.NewTimer(s.Timeout + TerminateWithin)
 	defer limit.Stop()
-	if err := c.send(Frame{Type: Exec, Request: id, Payload: s.Encode()}); err != nil {
+	payload := s.Encode()
+	err = c.send(Frame{Type: s.Type(), Request: id, Payload: payload})
+	clear(payload) // it may hold a secret
+	if err != nil {
 		return Outcome{}, err
 	}
 	cancelled := ctx.Done()
@@ -246,7 +249,8 @@ func (c *Client) open(want Type, budget int64, sink Sink) (uint64, *call, error)
 func (c *Client) send(f Frame) error {
 	c.sendMu.Lock()
 	defer c.sendMu.Unlock()
-	b := AppendRequest(nil, &c.challenge, c.seq, f)
+	b := AppendRequest(make([]byte, 0, HeaderSize+len(f.Payload)+MACSize), &c.challenge, c.seq, f)
+	defer clear(b) // it may hold a secret, and has not been moved
 	c.seq++
 	watch := time.AfterFunc(FrameWithin, func() { c.fail(ErrSlow) })
 	defer watch.Stop()

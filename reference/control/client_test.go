@@ -207,7 +207,7 @@ func TestCancelCarriesTheProof(t *testing.T) {
 
 func TestConcurrentExecsKeepApart(t *testing.T) {
 	c := fake(t, func(k *Conn, f Frame) {
-		s, err := ParseSpawn(f.Payload)
+		s, err := ParseSpawn(f.Type, f.Payload)
 		if err != nil {
 			return
 		}

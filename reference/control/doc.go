@@ -34,6 +34,7 @@
 //	0x03 cancel   empty; id of the running exec    -> nothing of its own
 //	0x04 statfs   empty                            -> statfs-reply
 //	0x05 stats    empty                            -> stats-reply
+//	0x06 exec-secret  u32 length (1 .. 69,734) and secret, then spawn -> as exec
 //
 //	0x81 hello         32 bytes: the challenge; sent once, first
 //	0x82 pong          empty
@@ -51,6 +52,10 @@
 // spawn is: u32 timeout in milliseconds, u64 output budget in bytes, u8 length and
 // invocation id, u16 count and per argument u32 length and bytes, u16 length and cwd, u32
 // length and stdin. Nothing may follow.
+//
+// The secret is for descriptor 3 of the command. Whoever has sent, passed on or delivered it zeroes
+// its own buffers. A supervisor takes an exec-secret only as its first invocation, and after it runs
+// no other: it answers refused (busy), so that the container has to be a new one before and after.
 //
 // Read next: package supervisor, the other user of this one.
 package control

@@ -39,6 +39,8 @@ const (
 	Cancel Type = 0x03
 	StatFS Type = 0x04
 	Stats  Type = 0x05
+	// ExecSecret is an exec whose command reads a secret on descriptor 3.
+	ExecSecret Type = 0x06
 
 	Hello       Type = 0x81
 	Pong        Type = 0x82
@@ -65,6 +67,8 @@ func bounds(t Type) (lo, hi uint32, ok bool) {
 		return 0, 0, true
 	case Exec:
 		return spawnMin, spawnMax, true
+	case ExecSecret:
+		return 4 + 1 + spawnMin, 4 + MaxSecret + spawnMax, true
 	case Hello:
 		return ChallengeSize, ChallengeSize, true
 	case Output:

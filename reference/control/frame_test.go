@@ -22,6 +22,8 @@ var golden = []struct {
 	{"ping", Frame{Ping, 1, nil}, "01010000" + "00000000" + "0000000000000001"},
 	{"exec", Frame{Exec, 2, (&Spawn{ID: "i", Argv: []string{"sh", ""}, Cwd: "d", Stdin: []byte{0}, Timeout: time.Second, MaxOutput: 5}).Encode()},
 		"01020000" + "00000022" + "0000000000000002" + "000003e8" + "0000000000000005" + "0169" + "0002" + "00000002" + "7368" + "00000000" + "000164" + "0000000100"},
+	{"exec with a secret", Frame{ExecSecret, 2, (&Spawn{ID: "i", Argv: []string{"x"}, Timeout: time.Second, MaxOutput: 5, Secret: Secret("HMC1")}).Encode()},
+		"01060000" + "00000023" + "0000000000000002" + "00000004" + "484d4331" + "000003e8" + "0000000000000005" + "0169" + "0001" + "00000001" + "78" + "0000" + "00000000"},
 	{"cancel", Frame{Cancel, 2, nil}, "01030000" + "00000000" + "0000000000000002"},
 	{"output", Frame{Output, 2, []byte("\x01hi")}, "01830000" + "00000003" + "0000000000000002" + "016869"},
 	{"outcome", Frame{Result, 2, (&Summary{TruncatedStderr: true, Proven: true, ExitCode: 7, Duration: time.Millisecond, Stdout: 2, Dropped: 3, Killed: 4}).Encode()},
@@ -129,14 +131,14 @@ func TestSpawnBounds(t *testing.T) {
 			if !tt.ok {
 				return
 			}
-			got, err := ParseSpawn(s.Encode())
+			got, err := ParseSpawn(s.Type(), s.Encode())
 			if len(got.Stdin) == 0 {
 				got.Stdin = s.Stdin
 			}
 			if err != nil || !reflect.DeepEqual(got, s) {
 				t.Errorf("%v", err)
 			}
-			if _, err := ParseSpawn(append(s.Encode(), 0)); !errors.Is(err, ErrFrame) {
+			if _, err := ParseSpawn(s.Type(), append(s.Encode(), 0)); !errors.Is(err, ErrFrame) {
 				t.Errorf("trailing byte: %v", err)
 			}
 		})

@@ -40,8 +40,8 @@ func FuzzRequests(f *testing.F) {
 				break
 			}
 			out = Append(out, got)
-			if got.Type == Exec {
-				if s, err := ParseSpawn(got.Payload); err == nil && !bytes.Equal(s.Encode(), got.Payload) {
+			if got.Type == Exec || got.Type == ExecSecret {
+				if s, err := ParseSpawn(got.Type, got.Payload); err == nil && !bytes.Equal(s.Encode(), got.Payload) {
 					t.Fatalf("spawn %+v changes", s)
 				}
 			}

@@ -42,6 +42,7 @@ type Spawn struct {
 	Stdin     []byte        // at most 1 MiB
 	Timeout   time.Duration // 1 ms .. 15 min, whole milliseconds (rounded up)
 	MaxOutput int64         // 1 .. 4 MiB, shared by both streams; the rest is drained and counted
+	Secret    Secret        // for descriptor 3, at most [MaxSecret] bytes; empty for none
 }
 
 // Outcome is what the supervisor says of one command. All of it is a claim.
@@ -85,6 +86,8 @@ func (s *Spawn) Check() error {
 		return fmt.Errorf("%w: %d arguments of %d bytes", ErrFrame, len(s.Argv), total)
 	case len(s.Stdin) > MaxStdin:
 		return fmt.Errorf("%w: stdin of %d bytes", ErrFrame, len(s.Stdin))
+	case len(s.Secret) > MaxSecret:
+		return fmt.Errorf("%w: secret of %d bytes", ErrFrame, len(s.Secret))
 	case s.Timeout <= 0 || s.Timeout > MaxTimeout:
 		return fmt.Errorf("%w: timeout %v", ErrFrame, s.Timeout)
 	case s.MaxOutput < 1 || s.MaxOutput > MaxOutput:
@@ -107,10 +110,19 @@ func checkCwd(cwd string) error {
 	return nil
 }
 
-// Encode returns the payload of an exec request. Precondition: s.Check() is nil.
+// Encode returns the payload of an exec request, or of an exec-secret request when there is a
+// secret, in a buffer that does not move. Precondition: s.Check() is nil.
 func (s *Spawn) Encode() []byte {
 	be := binary.BigEndian
-	b := be.AppendUint32(nil, uint32((s.Timeout+time.Millisecond-1)/time.Millisecond))
+	size := 4 + len(s.Secret) + spawnMin - 5 + len(s.ID) + len(s.Cwd) + len(s.Stdin)
+	for _, a := range s.Argv {
+		size += 4 + len(a)
+	}
+	b := make([]byte, 0, size)
+	if len(s.Secret) > 0 {
+		b = append(be.AppendUint32(b, uint32(len(s.Secret))), s.Secret...)
+	}
+	b = be.AppendUint32(b, uint32((s.Timeout+time.Millisecond-1)/time.Millisecond))
 	b = be.AppendUint64(b, uint64(s.MaxOutput))
 	b = append(append(b, byte(len(s.ID))), s.ID...)
 	b = be.AppendUint16(b, uint16(len(s.Argv)))
@@ -121,10 +133,23 @@ func (s *Spawn) Encode() []byte {
 	return append(be.AppendUint32(b, uint32(len(s.Stdin))), s.Stdin...)
 }
 
-// ParseSpawn decodes the payload of an exec request. Stdin aliases b.
-func ParseSpawn(b []byte) (Spawn, error) {
+// Type is the type of the request for s.
+func (s *Spawn) Type() Type {
+	if len(s.Secret) > 0 {
+		return ExecSecret
+	}
+	return Exec
+}
+
+// ParseSpawn decodes the payload of an exec or exec-secret request t. Stdin and Secret alias b.
+func ParseSpawn(t Type, b []byte) (Spawn, error) {
 	c := cursor{b: b}
 	var s Spawn
+	if t == ExecSecret {
+		if s.Secret = Secret(c.take(c.uint(4))); len(s.Secret) == 0 {
+			return s, fmt.Errorf("%w: no secret", ErrFrame)
+		}
+	}
 	s.Timeout = time.Duration(c.uint(4)) * time.Millisecond
 	budget := c.uint(8)
 	s.ID = string(c.take(c.uint(1)))

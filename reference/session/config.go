@@ -13,6 +13,7 @@ import (
 	"github.com/hallmark-sandbox/hallmark/reference/admission"
 	"github.com/hallmark-sandbox/hallmark/reference/api"
 	"github.com/hallmark-sandbox/hallmark/reference/control"
+	"github.com/hallmark-sandbox/hallmark/reference/credential"
 	"github.com/hallmark-sandbox/hallmark/reference/engine"
 	"github.com/hallmark-sandbox/hallmark/reference/quota"
 	"github.com/hallmark-sandbox/hallmark/reference/state"
@@ -99,7 +100,7 @@ type Limits struct {
 	Disposed        int           // disposed ids kept beyond 24 h; 10,000
 }
 
-// Config builds a Manager. Everything but Connect, OpenTree, Limits is required.
+// Config builds a Manager. Everything but Credentials, Connect, OpenTree, Profile, Limits is required.
 type Config struct {
 	Identity Identity
 	Ceilings api.Resources
@@ -109,6 +110,9 @@ type Config struct {
 	Engine Engine
 	Quota  Quota
 	Gate   admission.Gate
+
+	// Credentials resolves references; nil refuses all of them.
+	Credentials *credential.Resolver
 
 	// Connect speaks the control protocol over a bridge; control.Connect by default.
 	Connect func(ctx context.Context, rw io.ReadWriteCloser) (Control, error)

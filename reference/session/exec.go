@@ -34,6 +34,9 @@ func (m *Manager) Exec(ctx context.Context, ws, sb string, req api.ExecRequest, 
 // could be started by this call; of an invocation that has ended before, the outcome is what the
 // hold says, failed ones too. The command runs until it ends, or ctx does, or the hold is closed.
 func (m *Manager) Start(ctx context.Context, ws, sb string, req api.ExecRequest, digest string) (*Run, error) {
+	if len(req.CredentialRefs) > 0 {
+		return nil, api.E(api.SecretReferenceRejected, errors.New("secret-bearing invocations are not built"))
+	}
 	s, release, err := m.begin(ws, sb)
 	if err != nil {
 		return nil, m.unknown(ws, sb, req.InvocationID, digest, err)

@@ -35,8 +35,7 @@ func Bridge(in io.Reader, out io.Writer) error {
 	defer c.Close()
 	ended := make(chan error, 2)
 	go func() {
-		_, err := io.Copy(onlyWriter{c}, in)
-		ended <- err
+		ended <- carry(c, in)
 	}()
 	go func() {
 		_, err := io.Copy(out, onlyReader{c})
@@ -45,9 +44,24 @@ func Bridge(in io.Reader, out io.Writer) error {
 	return <-ended
 }
 
-// onlyWriter and onlyReader hide ReadFrom and WriteTo: splice(2) into a socket is not what every
-// sentry does well, and the copies are small.
-type onlyWriter struct{ io.Writer }
+// carry copies what the worker sends, and keeps none of it: it may hold a secret.
+func carry(w io.Writer, r io.Reader) error {
+	b := make([]byte, 32<<10)
+	for {
+		n, err := r.Read(b)
+		if n > 0 {
+			_, werr := w.Write(b[:n])
+			clear(b[:n])
+			err = errors.Join(werr, err)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// onlyReader hides WriteTo: splice(2) out of a socket is not what every sentry does well, and the
+// copies are small.
 type onlyReader struct{ io.Reader }
 
 // dial connects and verifies the listener. Only absence is retried.

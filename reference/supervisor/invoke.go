@@ -48,10 +48,10 @@ func Invoke() error {
 	signal.Notify(k.term, unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGPIPE) // outlived, not obeyed
 	go k.read()
 	for f := range k.requests {
-		if f.Type != control.Exec {
+		if f.Type != control.Exec && f.Type != control.ExecSecret {
 			continue // a cancel that crossed its outcome
 		}
-		s, err := control.ParseSpawn(f.Payload)
+		s, err := control.ParseSpawn(f.Type, f.Payload)
 		if err != nil {
 			return err
 		}
@@ -115,10 +115,23 @@ func (k *keeper) run(request uint64, s *control.Spawn) {
 		spawnFailed(control.StepFork, errnoOf(err))
 		return
 	}
+	secret, secretFD, err := openSecret(s.Secret)
+	if err != nil {
+		for i, f := range []*os.File{stdin, stdout, stderr} {
+			f.Close()
+			unix.Close(fds[i])
+		}
+		spawnFailed(control.StepFork, errnoOf(err))
+		return
+	}
+	defer secret.end()
 	began := time.Now()
-	pid, said, err := launch(s, fds)
+	pid, said, err := launch(s, fds, secretFD)
 	for _, fd := range fds {
 		unix.Close(fd)
+	}
+	if secret != nil {
+		unix.Close(secretFD)
 	}
 	if err != nil {
 		for _, f := range []*os.File{stdin, stdout, stderr} {
@@ -136,9 +149,11 @@ func (k *keeper) run(request uint64, s *control.Spawn) {
 		streams = append(streams, c)
 	}
 	go feed(stdin, s.Stdin)
+	secret.deliver()
 	inv := &invocation{k: k, leader: pid, zombies: map[int]bool{}}
 	stopped, timedOut, proven := inv.supervise(s.Timeout)
 	stdin.Close() // ends feed, if it still writes
+	secret.end()
 	for _, c := range streams {
 		c.finish()
 	}

@@ -25,9 +25,9 @@ const (
 	exitNotFound      = 127
 )
 
-// reportFD is where a keeper leaves the launch stage's end of the report pipe. It closes at the
-// execve that makes the command.
-const reportFD = 3
+// reportFD is where a keeper leaves the launch stage's end of the report pipe, behind [secretFD]. It
+// closes at the execve that makes the command.
+const reportFD = 4
 
 // reportReady is the first byte of a report: what follows happens with the tenant's authority.
 const reportReady = 'r'
@@ -45,8 +45,9 @@ type report struct {
 //
 // The new process is root's until long after its execve, so no tenant can stop it while this process
 // waits for that in vfork(2), where the runtime's only processor is held. It becomes the tenant by itself,
-// see [Launch]; stopped there it stops nobody else.
-func launch(s *control.Spawn, fds [3]int) (pid int, said *os.File, err error) {
+// see [Launch]; stopped there it stops nobody else. secret is the descriptor of its secret, or -1: then
+// there is nothing at [secretFD].
+func launch(s *control.Spawn, fds [3]int, secret int) (pid int, said *os.File, err error) {
 	if err := sealDescriptors(); err != nil {
 		return 0, nil, err
 	}
@@ -55,10 +56,14 @@ func launch(s *control.Spawn, fds [3]int) (pid int, said *os.File, err error) {
 		return 0, nil, err
 	}
 	defer unix.Close(fd)
-	pid, err = syscall.ForkExec(self, append([]string{Binary, "launch", path.Join(Workspace, s.Cwd)}, s.Argv...), &syscall.ProcAttr{
+	stage := StageLaunch
+	if secret >= 0 {
+		stage = StageLaunchSecret
+	}
+	pid, err = syscall.ForkExec(self, append([]string{Binary, stage, path.Join(Workspace, s.Cwd)}, s.Argv...), &syscall.ProcAttr{
 		Dir:   "/",
 		Env:   []string{"GOMAXPROCS=1", "GOGC=off", "GOTRACEBACK=none"}, // its own; the command gets Environment
-		Files: []uintptr{uintptr(fds[0]), uintptr(fds[1]), uintptr(fds[2]), uintptr(fd)},
+		Files: []uintptr{uintptr(fds[0]), uintptr(fds[1]), uintptr(fds[2]), uintptr(secret), uintptr(fd)},
 		Sys:   &syscall.SysProcAttr{Setsid: true},
 	})
 	if err != nil {
@@ -68,15 +73,21 @@ func launch(s *control.Spawn, fds [3]int) (pid int, said *os.File, err error) {
 	return pid, said, nil
 }
 
-// Launch is the launch stage: it becomes the tenant, enters args[0] and executes args[1:]. It returns only
-// when it could not start; what fails later it reports to its keeper, and exits.
+// The launch stage's names on the command line.
+const (
+	StageLaunch       = "launch"
+	StageLaunchSecret = "launch-secret" // descriptor 3 goes on to the command
+)
+
+// Launch is the launch stage: it becomes the tenant, enters args[1] and executes args[2:]; args[0] is the
+// stage. It returns only when it could not start; what fails later it reports to its keeper, and exits.
 //
 // The command gets the tenant's authority and nothing else: uid and gid [Tenant], no groups, no capability
 // (setresuid(2) away from 0 clears them; the inheritable set was cleared by the keeper), no new
-// privileges, the fixed environment, no ignored signal, descriptors 0, 1, 2. The working directory is entered and the program
+// privileges, the fixed environment, no ignored signal, descriptors 0, 1, 2, and 3 with a secret. The working directory is entered and the program
 // found after privileges are dropped, so nothing is reached for the tenant that it may not reach.
 func Launch(args []string) error {
-	if os.Getuid() != 0 || len(args) < 2 {
+	if os.Getuid() != 0 || len(args) < 3 {
 		return errors.New("launch is started by a keeper only")
 	}
 	runtime.LockOSThread() // identity is this thread's, and execve keeps the calling thread's
@@ -85,28 +96,41 @@ func Launch(args []string) error {
 		sealDescriptors(), unignore()); err != nil {
 		return fmt.Errorf("prepare launch: %w", err)
 	}
+	secret := args[0] == StageLaunchSecret
+	if secret {
+		if err := passSecret(); err != nil {
+			return fmt.Errorf("pass secret: %w", err)
+		}
+	}
 	if _, err := unix.Write(reportFD, []byte{reportReady}); err != nil {
 		return fmt.Errorf("report: %w", err)
 	}
-	send(becomeCommand(args[0], args[1:]))
+	send(becomeCommand(args[1], args[2:], secret))
 	os.Exit(0)
 	return nil
 }
 
 // becomeCommand returns only when it failed.
-func becomeCommand(cwd string, argv []string) report {
+func becomeCommand(cwd string, argv []string, secret bool) report {
 	const id = uintptr(Tenant)
 	for _, call := range [][4]uintptr{{unix.SYS_SETGROUPS, 0, 0, 0}, {unix.SYS_SETRESGID, id, id, id}, {unix.SYS_SETRESUID, id, id, id}} {
 		if _, _, e := syscall.RawSyscall(call[0], call[1], call[2], call[3]); e != 0 {
 			return report{step: control.StepFork, errno: e}
 		}
 	}
+	home := Workspace
+	if secret {
+		if err := makeSecretHome(); err != nil {
+			return report{step: control.StepFork, errno: errnoOf(err)}
+		}
+		home = secretHome
+	}
 	if err := unix.Chdir(cwd); err != nil {
 		return report{step: control.StepCwd, errno: errnoOf(err)}
 	}
 	found := syscall.ENOENT
 	for _, file := range candidates(argv[0]) {
-		err := syscall.Exec(file, argv, Environment())
+		err := syscall.Exec(file, argv, environment(home))
 		switch {
 		case noProcess(err):
 			return report{step: control.StepFork, errno: errnoOf(err)}

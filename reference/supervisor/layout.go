@@ -40,10 +40,12 @@ const (
 	warmBridge     = 4
 )
 
-// Environment is exactly what a tenant process gets.
-func Environment() []string {
+// Environment is exactly what a tenant process gets; with a secret, HOME is another.
+func Environment() []string { return environment(Workspace) }
+
+func environment(home string) []string {
 	return []string{
-		"HOME=" + Workspace,
+		"HOME=" + home,
 		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 		"LANG=C.UTF-8",
 		"TMPDIR=/tmp",

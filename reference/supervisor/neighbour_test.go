@@ -158,7 +158,7 @@ func TestHungKeeperIsGivenUp(t *testing.T) {
 func TestLaunchByATenant(t *testing.T) {
 	eachSandbox(t, func(t *testing.T, s *sandbox) {
 		sp := spawnOf()
-		sp.Argv = []string{Binary, "launch", "/", "tenant", "exit", "0"}
+		sp.Argv = []string{Binary, StageLaunch, "/", "tenant", "exit", "0"}
 		if o := must(t, s.connect(t), sp); o.ExitCode != 1 {
 			t.Errorf("%+v", o)
 		}

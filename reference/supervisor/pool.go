@@ -22,7 +22,10 @@ type pool struct {
 	mu   sync.Mutex
 	idle []*handle
 	busy int
-	next uint64
+	next uint64 // of an invocation; how many there were
+	// spent: a secret was given out, so nothing else runs here, ever. The worker replaces the
+	// container; this holds whether it does or not.
+	spent bool
 }
 
 // handle is PID 1's side of one keeper.
@@ -47,14 +50,16 @@ func (p *pool) fill() error {
 	return nil
 }
 
-// get takes an idle keeper or starts one. busy is true when too many run; err is the kernel's.
-func (p *pool) get() (h *handle, id uint64, busy bool, err error) {
+// get takes an idle keeper or starts one. busy is true when too many run, when one with a secret has
+// run or runs, and for one with a secret when any has run before; err is the kernel's.
+func (p *pool) get(secret bool) (h *handle, id uint64, busy bool, err error) {
 	p.mu.Lock()
-	if p.busy >= maxInvocations {
+	if p.busy >= maxInvocations || p.spent || secret && p.next > 0 {
 		p.mu.Unlock()
 		return nil, 0, true, nil
 	}
 	p.busy++
+	p.spent = secret
 	p.next++
 	id = p.next
 	for len(p.idle) > 0 {
@@ -127,6 +132,8 @@ func (p *pool) spawn() (*handle, error) {
 func (h *handle) write(f control.Frame) error {
 	h.send.Lock()
 	defer h.send.Unlock()
-	_, err := h.conn.Write(control.Append(make([]byte, 0, control.HeaderSize+len(f.Payload)), f))
+	b := control.Append(make([]byte, 0, control.HeaderSize+len(f.Payload)), f)
+	_, err := h.conn.Write(b)
+	clear(b) // it may hold a secret
 	return err
 }

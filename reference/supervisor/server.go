@@ -129,17 +129,20 @@ func (s *server) request(ctx context.Context, conn *control.Conn, runs *runs, f 
 	case control.Cancel:
 		runs.cancel(f.Request)
 		return nil
-	case control.Exec:
-		spawn, err := control.ParseSpawn(f.Payload)
+	case control.Exec, control.ExecSecret:
+		spawn, err := control.ParseSpawn(f.Type, f.Payload)
 		if err != nil {
+			clear(f.Payload)
 			return err
 		}
 		ctx, done, ok := runs.add(ctx, f.Request)
 		if !ok {
+			clear(f.Payload)
 			return control.ErrFrame // the id is in use
 		}
 		go func() {
 			defer done()
+			defer clear(f.Payload) // it may hold a secret; what was passed on is a copy
 			s.invoke(ctx, conn, f, spawn.Timeout)
 		}()
 		return nil
@@ -155,7 +158,7 @@ func (s *server) invoke(ctx context.Context, conn *control.Conn, exec control.Fr
 			conn.Close() // its reader then cancels every invocation of it
 		}
 	}
-	h, id, busy, err := s.pool.get()
+	h, id, busy, err := s.pool.get(exec.Type == control.ExecSecret)
 	switch {
 	case busy:
 		send(control.Frame{Type: control.Refused, Payload: []byte{control.RefusedBusy}})
@@ -169,7 +172,9 @@ func (s *server) invoke(ctx context.Context, conn *control.Conn, exec control.Fr
 	go func() { gaveUp <- s.giveUp(ctx, h.pid, timeout, ended) }()
 
 	last := control.Frame{Type: control.Lost}
-	if h.write(control.Frame{Type: control.Exec, Request: id, Payload: exec.Payload}) == nil {
+	err = h.write(control.Frame{Type: exec.Type, Request: id, Payload: exec.Payload})
+	clear(exec.Payload)
+	if err == nil {
 		// Only now: a cancel that overtakes its exec would be lost.
 		stop := context.AfterFunc(ctx, func() { h.write(control.Frame{Type: control.Cancel, Request: id}) })
 		last = relay(h, send)

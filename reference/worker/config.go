@@ -13,6 +13,7 @@ import (
 
 	"github.com/hallmark-sandbox/hallmark/reference/api"
 	"github.com/hallmark-sandbox/hallmark/reference/capability"
+	"github.com/hallmark-sandbox/hallmark/reference/credential"
 	"github.com/hallmark-sandbox/hallmark/strictjson"
 )
 
@@ -38,7 +39,9 @@ type Config struct {
 	Admission     *Admission    `json:"admission,omitempty"`  // production mode only
 	Limits        *Limits       `json:"limits,omitempty"`     // absent: every default
 	Metrics       *Metrics      `json:"metrics,omitempty"`    // absent: no metrics are served
-	Log           Log           `json:"log"`
+	// Credentials says whose secrets this worker delivers; absent: none, and references are refused.
+	Credentials *credential.Config `json:"credentials,omitempty"`
+	Log         Log                `json:"log"`
 
 	// UnsafeCleartextLoopback is host:port of a listener without TLS: every local user may connect
 	// to it and nothing hides the traffic. Loopback addresses only; absent means none.
@@ -191,6 +194,11 @@ func (c Config) Validate() error {
 		need(network != "unix" || len(address) < 108, "metrics.listen is longer than a socket path can be")
 		need(filepath.Clean(m.Listen) != filepath.Clean(c.Listen), "metrics.listen is the listener of the API")
 	}
+	if c.Credentials != nil {
+		if err := c.Credentials.Validate(); err != nil {
+			bad = append(bad, err)
+		}
+	}
 	if c.Limits != nil {
 		if err := c.Limits.validate(); err != nil {
 			bad = append(bad, err)
@@ -224,7 +232,8 @@ func (c Config) Validate() error {
 
 // SecurityDocument is the canonical text of the configuration that evidence is about, the same
 // in both modes: what this worker offers and within which bounds. Names, paths and keys are
-// not in it, nor are reserves, which only ever refuse more.
+// not in it, nor are reserves, which only ever refuse more, nor providers and bindings: that
+// secrets are delivered at all is a feature, whose they are differs from worker to worker.
 func (c Config) SecurityDocument() ([]byte, error) {
 	return strictjson.Canonical(struct {
 		Schema          string     `json:"schema"`
@@ -236,7 +245,7 @@ func (c Config) SecurityDocument() ([]byte, error) {
 		QuotaFilesystem string     `json:"quotaFilesystem"`
 		Cleartext       bool       `json:"unsafeCleartextLoopback,omitzero"` // so that evidence without it does not admit it
 	}{
-		"hallmark.security-config.v1", api.ProtocolVersion, Features(), c.EffectiveLimits(), api.MaxTokenSeconds, QuotaBackend, QuotaFilesystem,
+		"hallmark.security-config.v1", api.ProtocolVersion, c.Features(), c.EffectiveLimits(), api.MaxTokenSeconds, QuotaBackend, QuotaFilesystem,
 		c.UnsafeCleartextLoopback != "",
 	})
 }

@@ -108,18 +108,6 @@ func panicCause(p any) string {
 	return fmt.Sprintf("a %T", p)
 }
 
-// begin marks the connection's writes as an answer of ours. A request in chunks is the last of its
-// connection: where Content-Length stood beside Transfer-Encoding, net/http has dropped it, and
-// what a proxy takes for the next request may not be one (RFC 9112, section 6.1).
-func (s *Server) begin(x *exchange) {
-	if c := connOf(x.r.Context()); c != nil {
-		c.answering.Store(true)
-	}
-	if len(x.r.TransferEncoding) != 0 {
-		x.w.Header().Set("Connection", "close")
-	}
-}
-
 // part ends the connection of a stranger with this refusal.
 func (s *Server) part(x *exchange) {
 	if c := connOf(x.r.Context()); c != nil && c.pool.isStranger(c) {

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -217,7 +218,9 @@ type tweak struct {
 	allowQualification         bool
 	mode                       api.Mode
 	stall, heartbeat, patience time.Duration
-	drain                      time.Duration // 10 s
+	strange                    time.Duration
+	drain                      time.Duration  // 10 s
+	listeners                  []net.Listener // besides the socket
 }
 
 func newRig(t *testing.T, tw tweak) *rig {
@@ -298,11 +301,14 @@ func (r *rig) start(workerKey, authority ed25519.PrivateKey, tw tweak) {
 	if tw.drain == 0 {
 		tw.drain = 10 * time.Second
 	}
+	if tw.strange > 0 {
+		r.server.connections.strange = tw.strange
+	}
 	l, err := Listen(t.Context(), r.cfg.Socket)
 	must(err)
 	ctx, cancel := context.WithCancel(context.Background())
 	r.stop, r.finished = cancel, make(chan error, 1)
-	go func() { r.finished <- r.server.Serve(ctx, tw.drain, l) }()
+	go func() { r.finished <- r.server.Serve(ctx, tw.drain, append(tw.listeners, l)...) }()
 	r.client, err = client.New(r.cfg)
 	must(err)
 }

@@ -40,11 +40,7 @@ type exchange struct {
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x := &exchange{w: w, r: r, id: requestID()}
 	defer s.began(x)()
-	s.begin(x)
-	// From here a slow body, or one that is never read, ends the connection. The write deadline
-	// of the connection's last answer would still hold, so it is moved too.
-	rc, now := http.NewResponseController(w), time.Now()
-	if err := errors.Join(rc.SetReadDeadline(now.Add(s.stall)), rc.SetWriteDeadline(now.Add(answerTimeout))); err != nil {
+	if err := s.begin(x); err != nil {
 		s.fail(x, call{}, fmt.Errorf("set deadlines: %w", err))
 		return
 	}

@@ -98,6 +98,32 @@ func connState(nc net.Conn, state http.ConnState) {
 	}
 }
 
+// begin sets the first deadlines of a request and marks its connection's writes as an answer of
+// ours.
+//
+// From here a slow body, or an answer that is never read, ends the request. Under HTTP/1.1 the
+// write deadline of the connection's last answer would still hold, so it is moved; under HTTP/2
+// each stream has its own, and one that passes resets the stream even while nothing is being
+// written: it is set when the answer is.
+//
+// A request in chunks is the last of its connection: where Content-Length stood beside
+// Transfer-Encoding, net/http has dropped it, and what a proxy takes for the next request may not
+// be one (RFC 9112, section 6.1).
+func (s *Server) begin(x *exchange) error {
+	if c := connOf(x.r.Context()); c != nil {
+		c.answering.Store(true)
+	}
+	if len(x.r.TransferEncoding) != 0 {
+		x.w.Header().Set("Connection", "close")
+	}
+	rc, to := http.NewResponseController(x.w), time.Now().Add(s.stall)
+	err := rc.SetReadDeadline(to)
+	if x.r.ProtoMajor == 1 {
+		err = errors.Join(err, rc.SetWriteDeadline(to))
+	}
+	return err
+}
+
 // claim marks the request's connection busy, until the returned function is called.
 func claim(ctx context.Context) (func(), error) {
 	c := connOf(ctx)

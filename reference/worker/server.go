@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -149,9 +150,22 @@ func New(o Options) (*Server, error) {
 	return s, nil
 }
 
-// Features are what this worker has, by the names that the suite uses.
+// Features are what every worker has, by the names that the suite uses.
 func Features() []string {
 	return []string{"admission", "exec", "files", "no-network", "protocol", "quota", "reconcile", "supervisor"}
+}
+
+// FeatureCredentials is claimed where providers are configured.
+const FeatureCredentials = "credentials"
+
+// Features are what a worker of this configuration has.
+func (c Config) Features() []string {
+	f := Features()
+	if c.Credentials != nil {
+		f = append(f, FeatureCredentials)
+		slices.Sort(f)
+	}
+	return f
 }
 
 // protocols are HTTP/1.1 and HTTP/2. "Unencrypted" is how net/http sees every connection, since

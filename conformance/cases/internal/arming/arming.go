@@ -19,6 +19,7 @@ func All() []conformance.Arming {
 		{Oracle: conformance.OracleTreeHash, Arm: native(treeHash)},
 		{Oracle: conformance.OracleProcess, Arm: native(process)},
 		{Oracle: conformance.OracleMemory, Arm: native(memory)},
+		{Oracle: conformance.OracleCPU, Arm: native(cpu)},
 		{Oracle: conformance.OracleHeartbeat, Arm: Heartbeat},
 		{Oracle: conformance.OracleNeighbour, Arm: Neighbour},
 		{Oracle: conformance.OracleUsage, Arm: Usage},

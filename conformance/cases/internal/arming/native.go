@@ -9,6 +9,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/hallmark-sandbox/hallmark/conformance/oracle"
 )
@@ -115,5 +118,38 @@ func memory(_ context.Context, _ string) (f finding, err error) {
 		f.missed = append(f.missed, fmt.Sprintf("an allocation of %d bytes raised the peak by %d", int64(size), peak-before))
 	}
 	f.witness = map[string]int64{"mib-touched": size >> 20}
+	return f, nil
+}
+
+// cpu plants a computation in this process, measured by another counter of the kernel's.
+func cpu(ctx context.Context, _ string) (f finding, err error) {
+	const burn = 200 * time.Millisecond
+	self := os.Getpid()
+	before, err := oracle.CPUTime(self)
+	if err != nil {
+		return f, err
+	}
+	timer := time.Now()
+	var usage [2]unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &usage[0]); err != nil {
+		return f, err
+	}
+	for used := time.Duration(0); used < burn && ctx.Err() == nil; {
+		for i, x := 0, 1.0; i < 1<<20; i++ {
+			x = x*1.0000001 + 1
+		}
+		if err := unix.Getrusage(unix.RUSAGE_SELF, &usage[1]); err != nil {
+			return f, err
+		}
+		used = time.Duration(usage[1].Utime.Nano() - usage[0].Utime.Nano())
+	}
+	after, err := oracle.CPUTime(self)
+	if err != nil {
+		return f, err
+	}
+	if grown := after - before; grown < burn/2 {
+		f.missed = append(f.missed, fmt.Sprintf("a computation of %s in %s raised the CPU time by %s", burn, time.Since(timer), grown))
+	}
+	f.witness = map[string]int64{"ms-burnt": burn.Milliseconds()}
 	return f, nil
 }

@@ -51,6 +51,7 @@ type Answer struct {
 	Header http.Header
 	Body   []byte
 	Raw    []byte // everything that arrived, the status line and headers included
+	Close  bool   // the worker ends the connection after it
 }
 
 // Bounds of one exchange.
@@ -89,7 +90,7 @@ func Read(c net.Conn) (Answer, error) {
 	}
 	body, err := io.ReadAll(res.Body)
 	res.Body.Close()
-	a := Answer{Status: res.StatusCode, Header: res.Header, Body: body, Raw: raw.Bytes()}
+	a := Answer{Status: res.StatusCode, Header: res.Header, Body: body, Raw: raw.Bytes(), Close: res.Close}
 	if err != nil {
 		return a, fmt.Errorf("read answer: %w", err)
 	}

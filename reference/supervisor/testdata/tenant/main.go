@@ -33,7 +33,7 @@ func main() {
 		"beat": beat, "stubborn": stubborn, "daemon": daemon, "stopped": stopped, "reaper": reaper, "bomb": bomb, "runner": runner,
 		"hold": hold, "flood": flood, "farm": farm, "pass": pass, "keep": keep, "attack": attack, "count": count, "sleep": func(a []string) { time.Sleep(time.Duration(num(a[0])) * time.Millisecond) },
 		"slay": slay, "others": others, "suicide": suicide, "dial": dial, "dead": dead, "continuer": continuer, "escape": escape,
-		"zleader": zleader, "stopper": stopper, "sigroot": sigroot,
+		"secret": secret, "zleader": zleader, "stopper": stopper, "sigroot": sigroot,
 	}
 	verb, ok := verbs[args[0]]
 	if !ok {
@@ -81,6 +81,27 @@ func look(a []string) {
 	}
 	out["fds"] = open
 	json.NewEncoder(os.Stdout).Encode(out)
+}
+
+// secret waits, reads descriptor 3 to its end, says what it got in a file, and waits again.
+func secret(a []string) {
+	time.Sleep(time.Duration(num(a[0])) * time.Millisecond)
+	b, err := io.ReadAll(os.NewFile(3, "secret"))
+	if err != nil {
+		fatal(err)
+	}
+	home := os.Getenv("HOME")
+	var fs unix.Statfs_t
+	unix.Statfs(home, &fs)
+	entries, err := os.ReadDir(home)
+	st, _ := os.Stat(home)
+	pipe, _ := os.Readlink("/proc/self/fd/3")
+	json.NewEncoder(os.Stdout).Encode(map[string]any{"secret": b, "home": home, "tmpfs": fs.Type == unix.TMPFS_MAGIC, "entries": len(entries), "error": err != nil, "mode": st.Mode().Perm()})
+	if len(a) > 1 {
+		os.WriteFile("held.new", []byte(pipe), 0o644)
+		os.Rename("held.new", "held")
+		time.Sleep(time.Duration(num(a[1])) * time.Millisecond)
+	}
 }
 
 func die(a []string) {

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package credential
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/hallmark-sandbox/hallmark/reference/api"
+)
+
+// Store keeps the delivery attempts; *state.Store is one. A nil error means committed.
+type Store interface {
+	Put(ctx context.Context, bucket, key string, value []byte) error
+	Delete(ctx context.Context, bucket, key string) error
+	Each(bucket string, f func(key string, value []byte) error) error
+}
+
+// bucketAttempts: workspace id "/" delivery attempt id -> Unix milliseconds of its use. An
+// identifier holds no slash.
+const bucketAttempts = "delivery-attempts"
+
+// Bounds of what is remembered. Nothing younger than attemptsKept is ever forgotten: beyond
+// maxAttempts the worker refuses.
+const (
+	attemptsKept = 24 * time.Hour
+	maxAttempts  = 100_000
+	maxForgotten = 16 // per call, so that no caller pays for all of them
+)
+
+// attempts makes each delivery attempt of a workspace single-use, over restarts.
+type attempts struct {
+	store Store
+	limit int
+
+	mu    sync.Mutex
+	used  map[string]bool
+	order []attempt // oldest first
+}
+
+type attempt struct {
+	key string
+	ms  int64
+}
+
+func loadAttempts(s Store) (*attempts, error) {
+	a := &attempts{store: s, limit: maxAttempts, used: map[string]bool{}}
+	err := s.Each(bucketAttempts, func(k string, v []byte) error {
+		ms, err := strconv.ParseInt(string(v), 10, 64)
+		if err != nil {
+			return fmt.Errorf("delivery attempt without a time")
+		}
+		a.used[k] = true
+		a.order = append(a.order, attempt{k, ms})
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("load delivery attempts: %w", err)
+	}
+	slices.SortFunc(a.order, func(x, y attempt) int { return int(min(max(x.ms-y.ms, -1), 1)) })
+	return a, nil
+}
+
+// use consumes the attempts of refs: all, or on a refusal none. A failing store has consumed them
+// all the same, since nobody knows what it kept.
+func (a *attempts) use(ctx context.Context, refs []Reference, now time.Time) error {
+	old, err := a.claim(refs, now.UnixMilli())
+	if err != nil {
+		return err
+	}
+	for _, k := range old { // first, since one of them may be used anew
+		if a.store.Delete(ctx, bucketAttempts, k) != nil {
+			break // it comes up again after the next start
+		}
+	}
+	for _, r := range refs {
+		if err := a.store.Put(ctx, bucketAttempts, r.attemptKey(), strconv.AppendInt(nil, now.UnixMilli(), 10)); err != nil {
+			return api.E(api.Unavailable, fmt.Errorf("store delivery attempt: %w", err))
+		}
+	}
+	return nil
+}
+
+func (a *attempts) claim(refs []Reference, now int64) (old []string, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for len(a.order) > 0 && len(old) < maxForgotten && now-a.order[0].ms > attemptsKept.Milliseconds() {
+		old = append(old, a.order[0].key)
+		delete(a.used, a.order[0].key)
+		a.order = a.order[1:]
+	}
+	for _, r := range refs {
+		if a.used[r.attemptKey()] {
+			return old, reject(AttemptUsed)
+		}
+	}
+	if len(a.used)+len(refs) > a.limit {
+		return old, reject(AttemptsFull)
+	}
+	for _, r := range refs {
+		a.used[r.attemptKey()] = true
+		a.order = append(a.order, attempt{r.attemptKey(), now})
+	}
+	return old, nil
+}
+
+func (r Reference) attemptKey() string { return r.subject.WorkspaceID + "/" + r.attempt }

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package credential
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/hallmark-sandbox/hallmark/reference/api"
+)
+
+// disposeWithin bounds one provider's Dispose. It has a context of its own: what ended the
+// invocation must not keep the provider from hearing of it.
+const disposeWithin = 10 * time.Second
+
+// Lease holds the secrets of one invocation, for one use.
+type Lease struct {
+	resolver *Resolver
+
+	mu       sync.Mutex
+	parts    []part
+	expires  time.Time // the earliest
+	fields   []Field
+	over     bool // taken or disposed
+	disposed bool
+}
+
+// part is one call of a provider that has begun.
+type part struct {
+	provider Provider
+	request  Request
+}
+
+// add asks for one reference. The part is noted first, so that it is disposed however the call ends.
+func (l *Lease) add(ctx context.Context, ref Reference) Reason {
+	r := l.resolver
+	p := part{r.providers[ref.binding.ProviderID], ref.request()}
+	l.mu.Lock()
+	l.parts = append(l.parts, p)
+	l.mu.Unlock()
+	r.leased.Add(1)
+	raw, failure := r.ask(ctx, p.provider, p.request)
+	defer clear(raw)
+	if failure != "" {
+		r.log.WarnContext(ctx, "credential provider failed", "provider", ref.binding.ProviderID, "binding", ref.binding.BindingID, "failure", failure)
+		return ProviderFailed
+	}
+	now, err := r.now() // again: the provider may have taken its time
+	if err != nil {
+		return ProviderFailed
+	}
+	values, expires, reason := judge(raw, ref, now)
+	if reason != "" {
+		return reason
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.expires.IsZero() || expires.Before(l.expires) {
+		l.expires = expires
+	}
+	for _, f := range ref.fields {
+		l.fields = append(l.fields, Field{Name: f.Name, Value: values[f.FieldID]})
+	}
+	if checkFields(l.fields) != nil { // several payloads are too large together
+		return PayloadTooLarge
+	}
+	return ""
+}
+
+// Take returns the frame, once, and zeroes the values of the lease. The frame is the caller's, who
+// zeroes it. A lease that was taken or disposed, or has expired by now, gives nothing.
+func (l *Lease) Take() (Value, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.over {
+		return nil, reject(LeaseSpent)
+	}
+	l.over = true
+	defer l.wipeLocked()
+	now, err := l.resolver.now()
+	if err != nil {
+		return nil, api.E(api.Unavailable, fmt.Errorf("read clock: %w", err))
+	}
+	if !now.Before(l.expires) {
+		return nil, reject(PayloadExpired)
+	}
+	frame, err := EncodeFrame(l.fields)
+	if err != nil {
+		return nil, reject(PayloadTooLarge)
+	}
+	return frame, nil
+}
+
+// Dispose zeroes what the lease holds and tells every provider that was asked, each once. Any
+// number of calls is one. It waits for the providers, within a bound of its own.
+func (l *Lease) Dispose() {
+	l.mu.Lock()
+	if l.disposed {
+		l.mu.Unlock()
+		return
+	}
+	l.disposed, l.over = true, true
+	l.wipeLocked()
+	parts := l.parts
+	l.mu.Unlock()
+	for _, p := range parts {
+		l.resolver.release(p)
+	}
+}
+
+func (l *Lease) wipeLocked() {
+	for _, f := range l.fields {
+		f.Value.Wipe()
+	}
+	l.fields = nil
+}
+
+// release tells one provider. A failure is logged and not repeated: exactly once is the promise.
+func (r *Resolver) release(p part) {
+	r.disposed.Add(1)
+	ctx, cancel := context.WithTimeout(context.Background(), disposeWithin)
+	defer cancel()
+	failure := ""
+	func() {
+		defer func() {
+			if recover() != nil {
+				failure = "the provider panicked"
+			}
+		}()
+		if err := p.provider.Dispose(ctx, p.request); err != nil {
+			failure = failureOf(err)
+		}
+	}()
+	if failure != "" {
+		r.log.Warn("credential lease not given back", "binding", p.request.BindingID, "attempt", p.request.AttemptID, "failure", failure)
+	}
+}
+
+// Format implements [fmt.Formatter], for every verb.
+func (*Lease) Format(f fmt.State, _ rune) { fmt.Fprint(f, redacted) }
+
+// LogValue implements [slog.LogValuer].
+func (*Lease) LogValue() slog.Value { return slog.StringValue(redacted) }
+
+// MarshalJSON implements [json.Marshaler].
+func (*Lease) MarshalJSON() ([]byte, error) { return []byte(`"` + redacted + `"`), nil }
