@@ -57,6 +57,7 @@ type Manager struct {
 	purging    map[string]bool     // workspaces that are being purged
 	gone       *memory
 	creating   int
+	done       tally
 	execs      int
 	reconciled bool
 	closing    bool
