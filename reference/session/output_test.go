@@ -209,7 +209,9 @@ func TestStreamsEndWithTheirCaller(t *testing.T) {
 func TestStreamThatIsNotStarted(t *testing.T) {
 	bubble(t, Limits{}, func(t *testing.T, w *world, m *Manager) {
 		sb := mustCreate(t, m, "lease", "ws").SandboxID
-		w.exec = func(context.Context, control.Spawn) (control.Outcome, error) { return control.Outcome{}, control.ErrBusy }
+		w.exec = func(context.Context, control.Spawn) (control.Outcome, error) {
+			return control.Outcome{}, control.ErrBusy
+		}
 		r, err := m.Start(t.Context(), "ws", sb, command("i"), "d")
 		if err != nil {
 			t.Fatal(err)
