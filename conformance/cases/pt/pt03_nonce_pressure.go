@@ -111,8 +111,7 @@ func (p *pressure) unsigned(ctx context.Context) error {
 	if err := json.Unmarshal(payload, &claims); err != nil || claims.JTI == "" {
 		return fmt.Errorf("a capability has no id: %w", err)
 	}
-	start := time.Now()
-	counts, err := wire.Flood(ctx, p.peer.Dial, floodConns, floodSize, start.Add(floodTime), func(i int) (wire.Request, error) {
+	forge := func(i int) (wire.Request, error) {
 		// Another id and the old signature; now and then no capability, or no form of one.
 		id := fmt.Sprintf("%0*d", len(claims.JTI), i)
 		forged := base64.RawURLEncoding.EncodeToString([]byte(strings.Replace(string(payload), claims.JTI, id, 1)))
