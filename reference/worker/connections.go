@@ -38,6 +38,9 @@ type connections struct {
 	mu      sync.Mutex
 	open    map[*conn]struct{} // guarded by mu
 	changed chan struct{}      // guarded by mu; closed and replaced when a place may have come free
+
+	waiting         int    // guarded by mu
+	putOut, expired uint64 // guarded by mu
 }
 
 func newConnections(max int) *connections {
@@ -96,6 +99,9 @@ func (p *connections) admit(c *conn, closed <-chan struct{}) bool {
 		out, wait := p.choose(now)
 		if out != nil {
 			p.remove(out)
+			p.putOut++
+		} else {
+			p.waiting++
 		}
 		changed := p.changed
 		p.mu.Unlock()
@@ -103,15 +109,20 @@ func (p *connections) admit(c *conn, closed <-chan struct{}) bool {
 			_ = out.raw.Close() // the raw one: TLS would wait for the peer to take its farewell
 			continue
 		}
-		timer := time.NewTimer(wait)
+		timer, ended := time.NewTimer(wait), false
 		select {
 		case <-changed:
 		case <-timer.C:
 		case <-closed:
-			timer.Stop()
-			return false
+			ended = true
 		}
 		timer.Stop()
+		p.mu.Lock()
+		p.waiting--
+		p.mu.Unlock()
+		if ended {
+			return false
+		}
 	}
 }
 
@@ -168,6 +179,7 @@ func (p *connections) expire(c *conn) {
 	out := !c.known
 	if out {
 		p.remove(c)
+		p.expired++
 	}
 	p.mu.Unlock()
 	if out {

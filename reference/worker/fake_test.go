@@ -86,7 +86,7 @@ func (f *fake) Create(_ context.Context, req api.CreateRequest, digest string) (
 }
 
 func (f *fake) Get(_ context.Context, ws, sb string) (api.SandboxState, error) {
-	return api.SandboxState{SandboxID: sb, WorkspaceID: ws, State: "ready"}, f.enter("get")
+	return api.SandboxState{SandboxID: sb, WorkspaceID: ws, State: "ready", ExpiresAt: "2026-01-02T03:04:05.000Z", Generation: 1}, f.enter("get")
 }
 
 func (f *fake) Exec(ctx context.Context, _, _ string, req api.ExecRequest, _ string) (api.ExecResult, error) {
@@ -184,6 +184,7 @@ type rig struct {
 	cfg      client.Config
 	health   api.Health
 	log      *lockedBuffer
+	seen     *seen
 	stop     context.CancelFunc
 	finished chan error
 }
@@ -255,7 +256,7 @@ func newRig(t *testing.T, tw tweak) *rig {
 	if tw.mode == "" {
 		tw.mode = api.Production
 	}
-	r := &rig{t: t, dir: t.TempDir(), log: &lockedBuffer{only: tw.logged}}
+	r := &rig{t: t, dir: t.TempDir(), log: &lockedBuffer{only: tw.logged}, seen: &seen{}}
 	workerKey, authority := key(t), key(t)
 	r.cfg = client.Config{
 		Socket: filepath.Join(r.dir, "w.sock"), WorkerID: "worker-1", WorkerKey: workerKey.Public().(ed25519.PublicKey),
@@ -316,7 +317,8 @@ func (r *rig) start(workerKey, authority ed25519.PrivateKey, tw tweak) {
 			r.fake.mu.Unlock()
 			return ctx, r.fake, func() { cancel(nil) }, r.fake.enter("open")
 		},
-		Log: slog.New(slog.NewJSONHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Observer: r.seen,
+		Log:      slog.New(slog.NewJSONHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
 	must(err)
 	if tw.stall > 0 {
