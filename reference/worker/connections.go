@@ -3,9 +3,13 @@
 package worker
 
 import (
+	"context"
 	"crypto/tls"
+	"fmt"
+	"maps"
 	"math"
 	"net"
+	"slices"
 	"sync"
 	"time"
 )
@@ -219,4 +223,35 @@ func (p *connections) leftBy(c *conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.remove(c)
+}
+
+// quiet waits until no connection is busy.
+func (p *connections) quiet(ctx context.Context) error {
+	for {
+		p.mu.Lock()
+		busy := 0
+		for c := range p.open {
+			busy += c.busy
+		}
+		changed := p.changed
+		p.mu.Unlock()
+		if busy == 0 {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return fmt.Errorf("%d in progress: %w", busy, ctx.Err())
+		}
+	}
+}
+
+// expireAll ends the time of all strangers.
+func (p *connections) expireAll() {
+	p.mu.Lock()
+	open := slices.Collect(maps.Keys(p.open))
+	p.mu.Unlock()
+	for _, c := range open {
+		p.expire(c)
+	}
 }
