@@ -83,9 +83,12 @@ func (l *bounded) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-func (l *bounded) Close() error {
-	l.once.Do(func() { close(l.closed) })
-	return l.Listener.Close()
+func (l *bounded) Close() (err error) {
+	l.once.Do(func() {
+		close(l.closed)
+		err = l.Listener.Close()
+	})
+	return err
 }
 
 // admit gives c a place, and reports false when the listener ended first.

@@ -34,6 +34,7 @@ func (r *rig) noSecret(t *testing.T, more ...string) {
 		t.Errorf("%d bytes in %d lines", len(log), strings.Count(log, "\n"))
 	}
 	r.log.reset()
+	r.everyLine()
 }
 
 // TestLogHoldsNoContents sends requests that are wrong in ways in which a decoder or a library quotes
