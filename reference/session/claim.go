@@ -18,6 +18,7 @@ const doneMark = " done"
 // set once and may be read without it when ended is closed.
 type invocation struct {
 	id, digest string
+	secret     bool // no outcome is kept
 	running    bool
 	aged       bool               // ended, but its outcome is not kept any more
 	stop       context.CancelFunc // ends the command; it may be called at any time
@@ -47,6 +48,8 @@ func (i *invocation) repeated(digest string) error {
 		return api.E(api.IdempotencyConflict, nil)
 	case i.running:
 		return api.E(api.ExecInProgress, nil)
+	case i.secret:
+		return api.E(api.SecretNotReplayable, nil)
 	case i.aged:
 		return api.E(api.OutcomeUnknown, nil)
 	}
@@ -57,21 +60,23 @@ func key(s *sandbox, id string) string { return s.rec.SandboxID + "/" + id }
 
 // invoke claims an invocation id. fresh is true for the one caller that must run it, or free it;
 // the claim is durable by then. Everybody else gets the ended invocation, or the refusal. stop ends
-// what the caller will run; a cancel calls it, also while the claim is being stored.
-func (m *Manager) invoke(s *sandbox, id, digest string, stop context.CancelFunc) (inv *invocation, fresh bool, err error) {
+// what the caller will run; a cancel calls it, also while the claim is being stored. With secret the
+// caller has the sandbox for itself: no other invocation and no change of the workspace through the API.
+func (m *Manager) invoke(s *sandbox, id, digest string, secret bool, stop context.CancelFunc) (inv *invocation, fresh bool, err error) {
 	m.mu.Lock()
 	if old, ok := s.invocations[id]; ok {
 		defer m.mu.Unlock()
 		return old, false, old.repeated(digest)
 	}
-	if m.execs >= m.lim.Execs || s.execs >= m.lim.ExecsPerSandbox {
+	if m.execs >= m.lim.Execs || s.execs >= m.lim.ExecsPerSandbox || s.secret || secret && (s.execs > 0 || s.writes > 0) {
 		m.mu.Unlock()
 		return nil, false, api.E(api.ExecConcurrencyExhausted, nil)
 	}
-	inv = &invocation{id: id, digest: digest, running: true, stop: stop, ended: make(chan struct{})}
+	inv = &invocation{id: id, digest: digest, secret: secret, running: true, stop: stop, ended: make(chan struct{})}
 	s.invocations[id] = inv
 	m.execs++
 	s.execs++
+	s.secret = secret
 	aged := s.aged
 	m.mu.Unlock()
 
@@ -110,6 +115,9 @@ func (m *Manager) endLocked(s *sandbox, inv *invocation, result api.ExecResult, 
 	inv.running, inv.result, inv.err = false, result, err
 	m.execs--
 	s.execs--
+	if inv.secret {
+		s.secret = false
+	}
 	close(inv.ended)
 }
 

@@ -57,6 +57,7 @@ type Manager struct {
 	purging    map[string]bool     // workspaces that are being purged
 	gone       *memory
 	creating   int
+	done       tally
 	execs      int
 	reconciled bool
 	closing    bool
@@ -83,6 +84,8 @@ type sandbox struct {
 	quiet   chan struct{} // closed when active is 0; replaced when it rises
 
 	execs       int
+	secret      bool // one of execs is secret-bearing, so the only one
+	writes      int  // changes of the workspace through the API that are under way
 	invocations map[string]*invocation
 	finished    []string // ids with a stored outcome, oldest first
 	kept        int64    // bytes of stored output

@@ -93,7 +93,7 @@ type Verifier interface {
 	Verify(token string, want capability.Want) (capability.Claims, error)
 }
 
-// Options of [New]. All are required.
+// Options of [New]. All but Observer are required.
 type Options struct {
 	Health    api.Health // what this worker says of itself; Challenge is set per answer
 	Verifier  Verifier
@@ -102,6 +102,7 @@ type Options struct {
 	Sessions  Sessions
 	OpenFiles OpenFiles
 	Log       *slog.Logger
+	Observer  Observer // nil for none
 }
 
 // Server serves the worker API. It is an [http.Handler].
@@ -111,6 +112,7 @@ type Server struct {
 	heartbeat time.Duration // heartbeatEvery
 	patience  time.Duration // answerTimeout, for one line of a stream
 	draining  atomic.Bool
+	lines     lineBudget // of the log, for requests without a capability
 
 	connections *connections
 	held        *semaphore.Weighted // bytes of JSON bodies
@@ -136,6 +138,9 @@ func New(o Options) (*Server, error) {
 	}
 	if err := h.Limits.ResourceCeilings.Positive(); err != nil {
 		return nil, fmt.Errorf("worker: ceilings: %w", err)
+	}
+	if o.Observer == nil {
+		o.Observer = unobserved{}
 	}
 	s := &Server{
 		o: o, stall: bodyTimeout, heartbeat: heartbeatEvery, patience: answerTimeout,
