@@ -32,6 +32,7 @@ type fake struct {
 	calls   []string
 	byLease map[string]api.Receipt
 	files   map[string][]byte
+	changes fakeChanges
 
 	end      context.CancelCauseFunc                                                      // of the sandbox of the last file operation
 	fail     error                                                                        // returned by every call when set
@@ -284,7 +285,8 @@ func (r *rig) start(workerKey, authority ed25519.PrivateKey, tw tweak) {
 			r.fake.mu.Unlock()
 			return ctx, r.fake, func() { cancel(nil) }, r.fake.enter("open")
 		},
-		Log: slog.New(slog.NewJSONHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		OpenChanges: r.openChanges,
+		Log:         slog.New(slog.NewJSONHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
 	must(err)
 	if tw.stall > 0 {
