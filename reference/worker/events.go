@@ -42,7 +42,7 @@ func (s *Server) events(x *exchange, c call) error {
 	life, changes, release, err := s.o.OpenChanges(ctx, x.claims.WorkspaceID, c.sandbox)
 	if err != nil {
 		if ctx.Err() != nil {
-			err = errors.Join(ended(ctx), err)
+			err = errors.Join(whyEnded(ctx), err)
 		}
 		return err
 	}
@@ -58,7 +58,7 @@ func (s *Server) events(x *exchange, c call) error {
 		case err == nil:
 			err = out.event("change", ev)
 		case life.Err() != nil:
-			return ended(life)
+			return whyEnded(life)
 		case errors.Is(err, context.DeadlineExceeded):
 			err = out.write(": heartbeat\n\n")
 		}
@@ -68,8 +68,8 @@ func (s *Server) events(x *exchange, c call) error {
 	}
 }
 
-// ended says why a stream of changes is over.
-func ended(life context.Context) error {
+// whyEnded says why a stream of changes is over.
+func whyEnded(life context.Context) error {
 	cause := context.Cause(life)
 	if errors.Is(cause, errPeerLeft) {
 		return api.E(api.ExecAborted, cause)

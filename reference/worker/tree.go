@@ -35,6 +35,9 @@ func (t treeFiles) List(ctx context.Context, path []byte, cursor string, rows in
 }
 
 func (t treeFiles) Write(ctx context.Context, call api.FileCall, body io.Reader, want string) (int64, string, error) {
+	if call.Mode == api.WriteAppend {
+		return t.Tree.Append(ctx, call.Path, call.ExpectedSize, body, want)
+	}
 	return t.Tree.Write(ctx, call.Path, call.Mode, body, want, call.Executable)
 }
 
