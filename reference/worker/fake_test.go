@@ -188,6 +188,7 @@ type rig struct {
 	seen     *seen
 	stop     context.CancelFunc
 	finished chan error
+	mounted  string // the real workspace, where a test has one
 }
 
 type lockedBuffer struct {
