@@ -23,11 +23,19 @@ func invalid(format string, args ...any) error {
 	return E(RequestInvalid, fmt.Errorf(format, args...))
 }
 
+// decode keeps of a refusal only which kind it is: the decoder's own text quotes names and numbers
+// of the body, and a body may hold what no log is to hold.
 func decode(body []byte, v any) error {
-	if err := strictjson.Unmarshal(body, v, requestLimits); err != nil {
-		return E(RequestInvalid, err)
+	err := strictjson.Unmarshal(body, v, requestLimits)
+	if err == nil {
+		return nil
 	}
-	return nil
+	for _, kind := range []error{strictjson.ErrLimit, strictjson.ErrSchema, strictjson.ErrNumber, strictjson.ErrEncoded} {
+		if errors.Is(err, kind) {
+			return E(RequestInvalid, kind)
+		}
+	}
+	return E(RequestInvalid, strictjson.ErrSyntax)
 }
 
 // DecodeAnswer decodes a worker's answer into v; a refusal is RESPONSE_INVALID.
