@@ -4,10 +4,17 @@ package main
 
 import (
 	"bytes"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/pem"
 	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/hallmark-sandbox/hallmark/ci/lab"
 	"github.com/hallmark-sandbox/hallmark/reference/api"
 	"github.com/hallmark-sandbox/hallmark/reference/api/wiretest"
 	"github.com/hallmark-sandbox/hallmark/reference/client"
@@ -131,4 +138,44 @@ func TestContractOnRunsc(t *testing.T) {
 		}
 	}
 	t.Logf("%d kinds of answers held against the contract", len(all))
+}
+
+// TestExampleSession runs the program of docs/worker-api.md on a real sandbox: it prints what the
+// page says that it prints.
+func TestExampleSession(t *testing.T) {
+	s := newSite(t)
+	p := s.start()
+	der, err := x509.MarshalPKCS8PrivateKey(s.caller.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	key, program := filepath.Join(dir, "capability.pem"), filepath.Join(dir, "session")
+	if err := os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	repo, err := lab.RepoDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	build := exec.Command("go", "build", "-o", program, "./examples/session")
+	build.Dir = repo
+	if text, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	text, err := exec.Command(program, "-socket", s.caller.Socket, "-worker", s.caller.WorkerID, "-worker-key", base64.StdEncoding.EncodeToString(s.caller.WorkerKey),
+		"-issuer", s.caller.Issuer, "-kid", s.caller.KeyID, "-key", key, "-image", s.image.ConfigDigest, "-allow-qualification").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	page, err := os.ReadFile(filepath.Join(repo, "docs/worker-api.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(page), "```output\n")
+	want, _, _ := strings.Cut(rest, "```")
+	if got := string(text); got != want {
+		t.Errorf("the program printed\n%s\nthe page says\n%s", got, want)
+	}
+	s.stop(p)
 }
