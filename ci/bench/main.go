@@ -95,7 +95,8 @@ func table(out io.Writer, all figures, rows []row) error {
 		}
 		return v, nil
 	}
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	var text bytes.Buffer
+	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "WHAT\tMEASURED\tBESIDE\tTARGET")
 	for _, r := range rows {
 		v, err := get(r.bench, r.unit)
@@ -128,6 +129,9 @@ func table(out io.Writer, all figures, rows []row) error {
 	}
 	if err := w.Flush(); err != nil {
 		return err
+	}
+	for line := range strings.Lines(text.String()) {
+		fmt.Fprintln(out, strings.TrimRight(line, " \n"))
 	}
 	var unused []string
 	for name := range all {
