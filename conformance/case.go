@@ -62,6 +62,7 @@ const (
 	PartFoothold      Part = "controller.foothold"
 	PartRestart       Part = "controller.restart"
 	PartWire          Part = "runtime.wire"
+	PartSecrets       Part = "controller.secrets"
 	PartConcurrent    Part = "runtime.concurrent" // two operations can be under way at once
 	PartAuthority     Part = "runtime.authority"  // capabilities can be minted and connections opened
 	PartPeers         Part = "controller.peers"   // a second daemon can be started

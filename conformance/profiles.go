@@ -50,5 +50,5 @@ func Profiles() []string {
 // ReferenceProfiles are those that a worker like the reference one is qualified with, sorted:
 // all that the present cases serve.
 func ReferenceProfiles() []string {
-	return []string{ProfileAdmission, ProfileBaseline, ProfileLifecycle, ProfileProtocol, ProfileQuota}
+	return []string{ProfileAdmission, ProfileBaseline, ProfileCredentials, ProfileLifecycle, ProfileProtocol, ProfileQuota}
 }

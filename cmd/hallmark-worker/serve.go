@@ -283,7 +283,8 @@ func (d *daemon) build(ctx context.Context) (*worker.Server, error) {
 			if err != nil {
 				return nil, nil, nil, err
 			}
-			return ctx, worker.TreeFiles(tree), release, nil
+			claim := func() (func(), error) { return d.sessions.Mutate(ws, sb) }
+			return ctx, worker.GuardWrites(worker.TreeFiles(tree), claim), release, nil
 		},
 	})
 	return server, needsOrNil(err, "the server cannot be built", "see the log")

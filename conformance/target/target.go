@@ -107,6 +107,7 @@ type Description struct {
 // workspace's bytes and inodes: those it may ignore when it does not claim the feature quota.
 type Spec struct {
 	WorkspaceID     string // "" for a new random one
+	SessionID       string // "" for a random one; what the credentials of an invocation are bound to
 	Image           string // config digest
 	CPUs            int64  // thousandths
 	MemoryBytes     int64
@@ -296,6 +297,7 @@ type Target struct {
 	Wire       Wire
 	Authority  Authority
 	Peers      Peers
+	Secrets    Secrets
 	// Documents are what the run keeps of the target as evidence, by name, for example
 	// "launch-profile.json"; asked for before Close. May be nil.
 	Documents func() (map[string][]byte, error)

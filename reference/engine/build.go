@@ -82,7 +82,7 @@ func (e *Engine) build(s Spec) request {
 			Tmpfs:          map[string]string{"/tmp": tmpOptions, "/run": runOptions},
 			Mounts: []mount.Mount{
 				bind(s.Supervisor, SupervisorTarget, true),
-				bind(s.Workspace, WorkspaceTarget, false),
+				bind(s.Workspace, WorkspaceTarget, s.ReadOnly),
 			},
 			Resources: container.Resources{
 				CgroupParent: e.cfg.CgroupParent,

@@ -153,6 +153,7 @@ func TestProfileIsTheSameForEverySandbox(t *testing.T) {
 	b := newBench(t, lab.RuntimeRunsc)
 	one, two := b.spec(image.Busybox), b.spec(image.Static)
 	two.Resources = api.Resources{CPUs: 500, MemoryBytes: 128 << 20, PIDs: 100, WorkspaceBytes: 8 << 20, WorkspaceInodes: 64}
+	two.ReadOnly = true
 	c1, c2 := b.create(one), b.create(two)
 	if c1.ProfileDigest != c2.ProfileDigest {
 		t.Errorf("profiles differ:\n%s\n%s", c1.Profile, c2.Profile)
@@ -161,6 +162,32 @@ func TestProfileIsTheSameForEverySandbox(t *testing.T) {
 		if bytes.Contains(c1.Profile, []byte(secret)) {
 			t.Errorf("profile contains %q, which belongs to one sandbox:\n%s", secret, c1.Profile)
 		}
+	}
+}
+
+// A read-only workspace is that for the tenant, and still shows its bounds.
+func TestReadOnlyWorkspace(t *testing.T) {
+	b := newBench(t, lab.RuntimeRunsc)
+	s := b.spec(image.Busybox)
+	if err := os.WriteFile(filepath.Join(s.Workspace, "there"), []byte("x"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chown(filepath.Join(s.Workspace, "there"), api.Tenant, api.Tenant); err != nil {
+		t.Fatal(err)
+	}
+	s.ReadOnly = true
+	_, _, ctl := b.start(s)
+	if fs, err := ctl.Statfs(t.Context()); err != nil || fs.Blocks == 0 {
+		t.Errorf("statfs: %+v, %v", fs, err)
+	}
+	out, err := ctl.Exec(t.Context(), control.Spawn{
+		ID: "one", Argv: []string{"sh", "-c", "cat there; for f in there new; do echo y >>$f; done; chmod 777 there; rm there; echo t >/tmp/t; cat /tmp/t"}, Timeout: 20 * time.Second, MaxOutput: 4000,
+	})
+	if err != nil || string(out.Stdout) != "xt\n" || strings.Count(string(out.Stderr), "Read-only file system") != 4 {
+		t.Errorf("stdout %q, stderr %q, %v", out.Stdout, out.Stderr, err)
+	}
+	if got, err := os.ReadFile(filepath.Join(s.Workspace, "there")); err != nil || string(got) != "x" {
+		t.Errorf("the file holds %q, %v", got, err)
 	}
 }
 

@@ -185,7 +185,7 @@ func health(k *container.Config) string {
 
 func mounts(s Spec) string {
 	return mountRow("bind", s.Supervisor, "/.hallmark/supervisor", true, "rprivate") + ";" +
-		mountRow("bind", s.Workspace, "/workspace", false, "rprivate")
+		mountRow("bind", s.Workspace, "/workspace", s.ReadOnly, "rprivate")
 }
 
 func mountRow(kind, source, target string, readOnly bool, propagation string) string {

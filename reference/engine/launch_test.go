@@ -50,6 +50,20 @@ func inspected(s Spec) container.InspectResponse {
 	return c
 }
 
+// What was asked for the workspace is what there must be, either way.
+func TestWorkspaceFlagIsCompared(t *testing.T) {
+	for _, asked := range []bool{false, true} {
+		want, other := testSpec, testSpec
+		want.ReadOnly, other.ReadOnly = asked, !asked
+		if err := CheckLaunch(inspected(want), want, testCfg); err != nil {
+			t.Errorf("read-only %t: %v", asked, err)
+		}
+		if err := CheckLaunch(inspected(other), want, testCfg); err == nil {
+			t.Errorf("read-only %t was asked, the other is there and passes", asked)
+		}
+	}
+}
+
 func TestFaithfulEnginePasses(t *testing.T) {
 	if err := CheckLaunch(inspected(testSpec), testSpec, testCfg); err != nil {
 		t.Error(err)
@@ -225,6 +239,30 @@ func TestNormaliseHidesTheSandboxAndNothingElse(t *testing.T) {
 	} {
 		if normalised(t, testSpec, change) != base {
 			t.Errorf("%s of an image shows in the profile", name)
+		}
+	}
+	// The workspace's flag is a placeholder in the workspace's rows, and a flag in any other.
+	readOnly := testSpec
+	readOnly.ReadOnly = true
+	if got := normalised(t, readOnly, nil); got != base {
+		t.Errorf("the profile of a read-only workspace differs:\n%s\n%s", base, got)
+	}
+	if strings.Count(base, "per-invocation") != 2 {
+		t.Errorf("placeholders in %s", base)
+	}
+	for section, flag := range map[string]string{"HostConfig": "ReadOnly", "": "RW"} {
+		if normalised(t, testSpec, func(m map[string]any) {
+			rows, _ := m["Mounts"].([]any)
+			if section != "" {
+				rows, _ = m[section].(map[string]any)["Mounts"].([]any)
+			}
+			for _, row := range rows {
+				if r := row.(map[string]any); r["Target"] == SupervisorTarget || r["Destination"] == SupervisorTarget {
+					r[flag] = flag == "RW"
+				}
+			}
+		}) == base {
+			t.Errorf("%s of the supervisor's mount does not show in the profile", flag)
 		}
 	}
 	if _, err := Normalise([]byte(`{"Config":{}}`), testSpec, testCfg); err == nil {

@@ -14,7 +14,7 @@ import (
 
 // Normalise turns the engine's raw inspect output of a created container into the
 // canonical launch profile: RFC 8785 JSON that is the same for every sandbox of one
-// worker. What is particular to a sandbox becomes a placeholder, what the caller chose
+// worker. What is particular to a sandbox, or to an invocation, becomes a placeholder, what the caller chose
 // becomes its ceiling, what the image adds and we neutralise is left out. Everything else
 // that the engine says about Config and HostConfig stays in, known to this code or not, so
 // that an engine that adds or changes something changes the digest.
@@ -46,7 +46,7 @@ func Normalise(raw []byte, s Spec, cfg Config) ([]byte, error) {
 	delete(conf, "OnBuild")
 	delete(conf, "Shell")
 	paths := strings.NewReplacer(s.Workspace, "<workspace>", s.Supervisor, "<supervisor>")
-	host["Mounts"] = sortMounts(replaceSources(host["Mounts"], paths), "Target")
+	host["Mounts"] = sortMounts(perInvocation(replaceSources(host["Mounts"], paths), "Target", "ReadOnly"), "Target")
 	out := map[string]any{
 		"schema":          "hallmark.launch-profile.v1",
 		"Path":            in["Path"],
@@ -58,7 +58,7 @@ func Normalise(raw []byte, s Spec, cfg Config) ([]byte, error) {
 		"ProcessLabel":    in["ProcessLabel"],
 		"Config":          conf,
 		"HostConfig":      host,
-		"Mounts":          sortMounts(replaceSources(in["Mounts"], paths), "Destination"),
+		"Mounts":          sortMounts(perInvocation(replaceSources(in["Mounts"], paths), "Destination", "RW"), "Destination"),
 	}
 	text, err := json.Marshal(out)
 	if err != nil {
@@ -121,6 +121,18 @@ func replaceSources(rows any, paths *strings.Replacer) []any {
 		}
 	}
 	return list
+}
+
+// perInvocation replaces what says whether the workspace can be written: it differs between the
+// containers of one sandbox, and [CheckLaunch] has compared it with what was asked. Nothing else of
+// the row is touched, and no other row.
+func perInvocation(rows []any, target, flag string) []any {
+	for _, row := range rows {
+		if m, ok := row.(map[string]any); ok && m[target] == WorkspaceTarget {
+			m[flag] = "<per-invocation>"
+		}
+	}
+	return rows
 }
 
 func sortMounts(rows []any, key string) []any {

@@ -35,6 +35,9 @@ type Spec struct {
 	Workspace  string // host mount, absolute
 	Supervisor string // content-addressed host path, absolute
 	Resources  api.Resources
+	// ReadOnly mounts the workspace read-only, for a secret-bearing invocation. The launch profile
+	// is the same either way; the flag itself is compared with this one.
+	ReadOnly bool
 
 	WorkerID   string
 	BootEpoch  string

@@ -171,20 +171,9 @@ func (m *Manager) forgetLocked(s *sandbox) {
 
 // build makes everything of s. Whatever it leaves behind on an error, retirement removes.
 func (m *Manager) build(ctx context.Context, s *sandbox) error {
-	id := m.cfg.Identity
-	start := admission.Start{
-		ImageDigest: s.rec.ImageDigest, SupervisorDigest: id.SupervisorDigest,
-		QuotaDigest: id.QuotaDigest, SandboxBinaryDigest: id.SandboxBinaryDigest,
-	}
-	if err := m.cfg.Gate.Precheck(ctx, start); err != nil {
-		return fail(api.Unqualified, "admission", err)
-	}
-	image, err := m.cfg.Engine.Image(ctx, s.rec.ImageDigest, m.cfg.Gate.ManifestDigest(s.rec.ImageDigest))
+	start, image, err := m.admitted(ctx, s)
 	if err != nil {
-		return fail(api.EngineFailed, "resolve image", err)
-	}
-	if len(image.Volumes) > 0 {
-		return api.E(api.Unqualified, fmt.Errorf("image declares volumes %q", image.Volumes))
+		return err
 	}
 
 	known, err := m.cfg.Quota.Known(ctx, s.rec.WorkspaceID)
@@ -212,19 +201,52 @@ func (m *Manager) build(ctx context.Context, s *sandbox) error {
 	}); err != nil {
 		return err
 	}
+	c, err := m.container(ctx, s, image, false)
+	if err != nil {
+		return err
+	}
+	return m.launch(ctx, s, c, start)
+}
+
+// admitted asks the gate before any effect, and resolves the image that it admits.
+func (m *Manager) admitted(ctx context.Context, s *sandbox) (admission.Start, engine.Image, error) {
+	id := m.cfg.Identity
+	start := admission.Start{
+		ImageDigest: s.rec.ImageDigest, SupervisorDigest: id.SupervisorDigest,
+		QuotaDigest: id.QuotaDigest, SandboxBinaryDigest: id.SandboxBinaryDigest,
+	}
+	if err := m.cfg.Gate.Precheck(ctx, start); err != nil {
+		return start, engine.Image{}, fail(api.Unqualified, "admission", err)
+	}
+	image, err := m.cfg.Engine.Image(ctx, s.rec.ImageDigest, m.cfg.Gate.ManifestDigest(s.rec.ImageDigest))
+	if err != nil {
+		return start, image, fail(api.EngineFailed, "resolve image", err)
+	}
+	if len(image.Volumes) > 0 {
+		return start, image, api.E(api.Unqualified, fmt.Errorf("image declares volumes %q", image.Volumes))
+	}
+	return start, image, nil
+}
+
+// container asks the engine for the container that the durable record names.
+func (m *Manager) container(ctx context.Context, s *sandbox, image engine.Image, readOnly bool) (engine.Created, error) {
+	id := m.cfg.Identity
+	m.mu.Lock()
+	rec := s.rec
+	m.mu.Unlock()
 	c, err := m.cfg.Engine.Create(ctx, engine.Spec{
-		Name: s.rec.Container, Image: image, Workspace: mount.Path, Supervisor: id.SupervisorPath,
-		Resources: s.rec.Resources, WorkerID: id.WorkerID, BootEpoch: id.BootEpoch,
-		SandboxID: s.rec.SandboxID, Generation: s.rec.Generation, Mode: id.Mode,
+		Name: rec.Container, Image: image, Workspace: s.mount.Path, Supervisor: id.SupervisorPath,
+		Resources: rec.Resources, ReadOnly: readOnly, WorkerID: id.WorkerID, BootEpoch: id.BootEpoch,
+		SandboxID: rec.SandboxID, Generation: rec.Generation, Mode: id.Mode,
 	})
 	m.mu.Lock()
 	s.rec.ContainerID = c.ID
 	s.rec.Settled = c.ID != "" || errors.Is(err, engine.ErrNotCreated)
 	m.mu.Unlock()
 	if err != nil {
-		return engineError("create container", err)
+		return c, engineError("create container", err)
 	}
-	return m.launch(ctx, s, c, start)
+	return c, nil
 }
 
 // workspaceError maps what the quota backend refused.

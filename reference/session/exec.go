@@ -18,8 +18,9 @@ const deathVerdict = 2 * time.Second
 
 // Exec runs one command, once. digest is the digest of the canonical request. A repetition
 // gets the stored outcome, EXEC_IN_PROGRESS, OUTCOME_UNKNOWN or IDEMPOTENCY_CONFLICT; nothing
-// runs twice under one id, whatever happened to the first. When ctx ends, the command is
-// cancelled and the outcome is EXEC_ABORTED.
+// runs twice under one id, whatever happened to the first. A secret-bearing one that has ended is
+// SECRET_INVOCATION_NOT_REPLAYABLE. When ctx ends, the command is cancelled and the outcome is
+// EXEC_ABORTED.
 func (m *Manager) Exec(ctx context.Context, ws, sb string, req api.ExecRequest, digest string) (api.ExecResult, error) {
 	r, err := m.Start(ctx, ws, sb, req, digest)
 	if err != nil {
@@ -34,15 +35,17 @@ func (m *Manager) Exec(ctx context.Context, ws, sb string, req api.ExecRequest, 
 // could be started by this call; of an invocation that has ended before, the outcome is what the
 // hold says, failed ones too. The command runs until it ends, or ctx does, or the hold is closed.
 func (m *Manager) Start(ctx context.Context, ws, sb string, req api.ExecRequest, digest string) (*Run, error) {
-	if len(req.CredentialRefs) > 0 {
-		return nil, api.E(api.SecretReferenceRejected, errors.New("secret-bearing invocations are not built"))
-	}
 	s, release, err := m.begin(ws, sb)
 	if err != nil {
 		return nil, m.unknown(ws, sb, req.InvocationID, digest, err)
 	}
-	running, stop := context.WithCancel(ctx) // claiming is not cut short by a cancel: it decides who comes first
-	inv, fresh, err := m.invoke(ctx, s, req.InvocationID, digest, stop)
+	refs, err := m.mint(s, req)
+	if err != nil {
+		release()
+		return nil, err
+	}
+	ctx, stop := context.WithCancel(ctx)
+	inv, fresh, err := m.invoke(s, req.InvocationID, digest, len(refs) > 0, stop)
 	if err != nil {
 		stop()
 		release()
@@ -53,14 +56,21 @@ func (m *Manager) Start(ctx context.Context, ws, sb string, req api.ExecRequest,
 		release()
 		return &Run{inv: inv, out: &output{data: [2][]byte{inv.result.Stdout, inv.result.Stderr}}, leave: func() {}}, nil
 	}
-	out := &output{}
+	r := &Run{inv: inv, out: &output{}, leave: stop}
+	if len(refs) > 0 {
+		r.only = &kept{}
+	}
 	m.wg.Add(1)
 	go func() {
 		defer m.wg.Done()
 		defer stop()
-		m.run(running, s, inv, req, out, release)
+		if len(refs) > 0 {
+			m.runSecret(ctx, s, inv, req, refs, r, release)
+		} else {
+			m.run(ctx, s, inv, req, r.out, release)
+		}
 	}()
-	return &Run{inv: inv, out: out, leave: stop}, nil
+	return r, nil
 }
 
 // run is the effect of a claimed invocation, and its end: exactly one of abandon and finish.

@@ -18,6 +18,7 @@ import (
 	"github.com/hallmark-sandbox/hallmark/reference/admission"
 	"github.com/hallmark-sandbox/hallmark/reference/api"
 	"github.com/hallmark-sandbox/hallmark/reference/control"
+	"github.com/hallmark-sandbox/hallmark/reference/credential"
 	"github.com/hallmark-sandbox/hallmark/reference/engine"
 	"github.com/hallmark-sandbox/hallmark/reference/quota"
 	"github.com/hallmark-sandbox/hallmark/reference/state"
@@ -42,11 +43,13 @@ type world struct {
 	exec       func(ctx context.Context, s control.Spawn) (control.Outcome, error)
 	stream     func(ctx context.Context, s control.Spawn, sink control.Sink) (control.Outcome, error) // instead of exec
 	statfs     control.Statfs
+	resolver   *credential.Resolver
 	peak, busy int // of concurrent removals
 }
 
 type box struct {
 	id    string
+	spec  engine.Spec
 	ended chan struct{}
 	death engine.Death
 	lost  chan struct{} // the bridge's Done
@@ -79,7 +82,7 @@ func (w *world) boot(lim Limits) *Manager {
 			WorkerID: "worker", Mode: api.Qualification, BootEpoch: epoch, WorkerDigest: "sha256:w", SupervisorDigest: "sha256:s",
 			SupervisorPath: "/supervisor", QuotaDigest: "sha256:q", SandboxBinaryDigest: "sha256:b",
 		},
-		Ceilings: limits, Limits: lim, Store: w, Engine: w, Quota: w, Gate: w, Profile: func(string, []byte) error { return w.step("profile", "") },
+		Ceilings: limits, Limits: lim, Credentials: w.resolver, Store: w, Engine: w, Quota: w, Gate: w, Profile: func(string, []byte) error { return w.step("profile", "") },
 		Connect: func(ctx context.Context, rw io.ReadWriteCloser) (Control, error) {
 			return rw.(*link), w.step("connect", rw.(*link).name)
 		},
@@ -169,9 +172,13 @@ func (w *world) Get(_ context.Context, bucket, key string) ([]byte, error) {
 	return bytes.Clone(v), nil
 }
 
-func (w *world) Update(_ context.Context, bucket string, changes ...state.Change) error {
+// Update gives up when ctx ends, as the real one does; nobody knows then what is durable.
+func (w *world) Update(ctx context.Context, bucket string, changes ...state.Change) error {
 	if err := w.step("store", bucket); err != nil {
 		return err
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -306,7 +313,10 @@ func (w *world) Create(ctx context.Context, s engine.Spec) (engine.Created, erro
 	if ctx.Err() != nil {
 		return engine.Created{}, ctx.Err()
 	}
-	return engine.Created{ID: w.appear(s.Name), ProfileDigest: "sha256:p"}, nil
+	id := w.appear(s.Name)
+	_, b := w.box(id)
+	b.spec = s
+	return engine.Created{ID: id, ProfileDigest: "sha256:p"}, nil
 }
 
 // appear makes a container of that name exist.

@@ -27,6 +27,7 @@ import (
 	"github.com/hallmark-sandbox/hallmark/fixtures/image"
 	"github.com/hallmark-sandbox/hallmark/reference/admission"
 	"github.com/hallmark-sandbox/hallmark/reference/api"
+	"github.com/hallmark-sandbox/hallmark/reference/credential"
 	"github.com/hallmark-sandbox/hallmark/reference/engine"
 	"github.com/hallmark-sandbox/hallmark/reference/quota"
 	"github.com/hallmark-sandbox/hallmark/reference/session"
@@ -68,6 +69,8 @@ type site struct {
 	quota   *quota.Loop
 	store   *state.Store
 	m       *session.Manager
+	resolve func() *credential.Resolver // if set, boot asks it
+	secrets *credential.Resolver
 	crashed []*session.Manager
 }
 
@@ -132,9 +135,12 @@ func (s *site) boot() {
 	if err != nil {
 		s.Fatal(err)
 	}
+	if s.resolve != nil {
+		s.secrets = s.resolve()
+	}
 	s.m, err = session.New(session.Config{
 		Identity: id, Ceilings: bounds, Store: s.store, Engine: s.engine, Quota: s.quota, Gate: gate,
-		Profile: profile.Observe, Log: slog.New(slog.NewTextHandler(s.Output(), nil)),
+		Profile: profile.Observe, Credentials: s.secrets, Log: slog.New(slog.NewTextHandler(s.Output(), nil)),
 	})
 	if err != nil {
 		s.Fatal(err)

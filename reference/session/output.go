@@ -62,6 +62,7 @@ func (o *output) after(at [2]int) (rest [2][]byte, news <-chan struct{}) {
 type Run struct {
 	inv   *invocation
 	out   *output
+	only  *kept  // the outcome of a secret-bearing invocation, which inv does not hold; else nil
 	at    [2]int // how much of each stream was given
 	turn  int    // the stream that is asked first
 	leave context.CancelFunc
@@ -102,6 +103,9 @@ func (r *Run) Ended() <-chan struct{} { return r.inv.ended }
 // of the caller's context ends the invocation too, so this wait is bounded.
 func (r *Run) Outcome() (api.ExecResult, error) {
 	<-r.inv.ended
+	if r.only != nil {
+		return r.only.result, r.only.err
+	}
 	return r.inv.result, r.inv.err
 }
 

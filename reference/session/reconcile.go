@@ -104,7 +104,7 @@ func (m *Manager) load() ([]*sandbox, error) {
 	left := make([]*sandbox, 0, len(owned))
 	for _, r := range owned {
 		r.Unknown = unknown[r.SandboxID]
-		if r.State != stateReady && r.State != stateRetiring {
+		if r.State == stateIntended || r.State == stateCreating {
 			r.Failed = true // no one was told of it
 		}
 		s := newSandbox(r)

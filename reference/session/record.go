@@ -22,8 +22,11 @@ const (
 	stateIntended = "intended"
 	stateCreating = "creating"
 	stateReady    = "ready"
-	stateRetiring = "retiring"
-	stateGone     = "gone"
+	// stateReplacing is in the durable record only: the sandbox is ready to everybody, and one
+	// secret-bearing invocation holds it.
+	stateReplacing = "replacing"
+	stateRetiring  = "retiring"
+	stateGone      = "gone"
 )
 
 // Reasons of a retirement.

@@ -8,6 +8,9 @@
 // never lets an error of another layer out unmapped: everything it returns is an
 // *api.Error.
 //
+// Output of a command is kept once, bounded by the command's own budget, while it runs and after;
+// the outcome and every reader of a stream share it, and no reader can hold a command up.
+//
 // Order of every effect: the record is durable, then the effect happens, then the record
 // is replaced; a record is dropped or turned into a tombstone of 24 h only after the
 // container is proven gone and the workspace is released.
@@ -81,6 +84,8 @@ type sandbox struct {
 	quiet   chan struct{} // closed when active is 0; replaced when it rises
 
 	execs       int
+	secret      bool // one of execs is secret-bearing, so the only one
+	writes      int  // changes of the workspace through the API that are under way
 	invocations map[string]*invocation
 	finished    []string // ids with a stored outcome, oldest first
 	kept        int64    // bytes of stored output

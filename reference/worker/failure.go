@@ -108,7 +108,7 @@ func panicCause(p any) string {
 	return fmt.Sprintf("a %T", p)
 }
 
-// part ends the connection of a stranger with this refusal.
+// part ends the connection of a stranger with this answer.
 func (s *Server) part(x *exchange) {
 	if c := connOf(x.r.Context()); c != nil && c.pool.isStranger(c) {
 		x.w.Header().Set("Connection", "close")

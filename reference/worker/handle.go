@@ -45,6 +45,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if r.Method == http.MethodGet && r.RequestURI == "/healthz" {
+		s.part(x)
 		x.op = OpLiveness
 		w.WriteHeader(http.StatusNoContent)
 		return

@@ -179,6 +179,7 @@ func (d *driver) target() *target.Target {
 	}
 	if d.run != nil {
 		t.Peers, t.Parts = peers{d}, append(t.Parts, "controller.peers")
+		t.Secrets, t.Parts = d.run.secrets, append(t.Parts, "controller.secrets")
 	}
 	add := func(ok bool, parts ...string) {
 		if ok {

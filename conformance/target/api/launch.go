@@ -22,6 +22,7 @@ import (
 	"github.com/hallmark-sandbox/hallmark/reference/api"
 	"github.com/hallmark-sandbox/hallmark/reference/capability"
 	"github.com/hallmark-sandbox/hallmark/reference/client"
+	"github.com/hallmark-sandbox/hallmark/reference/credential"
 )
 
 // launched is what a launched worker owns.
@@ -32,6 +33,7 @@ type launched struct {
 	config  string
 	id      string
 	digests map[string]string
+	secrets secrets
 	worker  workerConfig  // as it is in config
 	caller  client.Config // of its client
 }
@@ -45,20 +47,21 @@ const (
 // workerConfig is the file of `hallmark-worker serve --config`, as far as a qualification
 // worker has one. It is written here and read by the worker's strict decoder.
 type workerConfig struct {
-	WorkerID      string            `json:"workerId"`
-	Mode          api.Mode          `json:"mode"`
-	Listen        string            `json:"listen"`
-	StateDir      string            `json:"stateDir"`
-	Engine        map[string]string `json:"engine"`
-	Helpers       map[string]string `json:"helpers"`
-	SandboxBinary SandboxBinary     `json:"sandboxBinary"`
-	Workspaces    workspaces        `json:"workspaces"`
-	Authority     capabilities      `json:"authority"`
-	SigningKey    string            `json:"signingKey"`
-	Ceilings      api.Resources     `json:"ceilings"`
-	Candidates    candidates        `json:"candidates"`
-	Limits        *limits           `json:"limits,omitempty"`
-	Log           map[string]string `json:"log"`
+	WorkerID      string             `json:"workerId"`
+	Mode          api.Mode           `json:"mode"`
+	Listen        string             `json:"listen"`
+	StateDir      string             `json:"stateDir"`
+	Engine        map[string]string  `json:"engine"`
+	Helpers       map[string]string  `json:"helpers"`
+	SandboxBinary SandboxBinary      `json:"sandboxBinary"`
+	Workspaces    workspaces         `json:"workspaces"`
+	Authority     capabilities       `json:"authority"`
+	SigningKey    string             `json:"signingKey"`
+	Ceilings      api.Resources      `json:"ceilings"`
+	Candidates    candidates         `json:"candidates"`
+	Limits        *limits            `json:"limits,omitempty"`
+	Credentials   *credential.Config `json:"credentials"`
+	Log           map[string]string  `json:"log"`
 }
 
 type workspaces struct {
@@ -176,6 +179,9 @@ func (d *driver) writeConfig(engineSocket, listen string, capPublic ed25519.Publ
 	}
 	if e.PidFile != "" {
 		cfg.Engine["pidFile"] = e.PidFile // whoever listens on the engine's socket is the tape
+	}
+	if d.run.secrets, cfg.Credentials, err = makeSecrets(filepath.Join(dir, "credentials")); err != nil {
+		return err
 	}
 	d.run.worker = cfg
 	return cfg.write(d.run.config)

@@ -74,12 +74,15 @@ func (d *driver) request(ctx context.Context, spec target.Spec) (api.CreateReque
 	if err != nil {
 		return api.CreateRequest{}, err
 	}
+	if session = "s" + session; spec.SessionID != "" {
+		session = spec.SessionID
+	}
 	lease, err := capability.Random()
 	if err != nil {
 		return api.CreateRequest{}, err
 	}
 	return d.client.FillExpected(ctx, api.CreateRequest{
-		WorkspaceID: spec.WorkspaceID, SessionID: "s" + session, ClientLeaseID: "l" + lease,
+		WorkspaceID: spec.WorkspaceID, SessionID: session, ClientLeaseID: "l" + lease,
 		IdleTimeoutMs: min(idleTimeout, spec.HardTimeout).Milliseconds(), HardTimeoutMs: spec.HardTimeout.Milliseconds(), Image: spec.Image,
 		Resources: api.Resources{
 			CPUs: api.Milli(spec.CPUs), MemoryBytes: spec.MemoryBytes, PIDs: spec.PIDs,

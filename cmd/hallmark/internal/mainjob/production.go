@@ -32,6 +32,7 @@ import (
 	"github.com/hallmark-sandbox/hallmark/reference/api"
 	"github.com/hallmark-sandbox/hallmark/reference/capability"
 	"github.com/hallmark-sandbox/hallmark/reference/client"
+	"github.com/hallmark-sandbox/hallmark/reference/credential"
 	"github.com/hallmark-sandbox/hallmark/reference/worker"
 )
 
@@ -146,7 +147,7 @@ func (j *job) startProduction(ctx context.Context) (_ *production, err error) {
 			err = errors.Join(err, p.close())
 		}
 	}()
-	for _, d := range []string{"state", "admission", "workspaces"} {
+	for _, d := range []string{"state", "admission", "workspaces", "payloads"} {
 		if err := os.MkdirAll(filepath.Join(p.dir, d), 0o700); err != nil {
 			return nil, failed("a folder cannot be made", err)
 		}
@@ -187,6 +188,11 @@ func (j *job) startProduction(ctx context.Context) (_ *production, err error) {
 		Admission: &worker.Admission{
 			Root: filepath.Join(j.out, gate.RootPublicFile), Trust: filepath.Join(j.out, gate.TrustFile), Pins: filepath.Join(j.out, gate.PinsFile),
 			Bundles: []string{filepath.Join(j.out, "bundle")}, StateDir: filepath.Join(p.dir, "admission"),
+		},
+		// The evidence is of a worker that delivers secrets, so this one has to as well.
+		Credentials: &credential.Config{
+			Providers: []credential.ProviderConfig{{ProviderID: "files", Kind: credential.KindFile, Dir: filepath.Join(p.dir, "payloads")}},
+			Bindings:  []credential.Binding{{BindingID: "none", ProviderID: "files", Category: "service", Kind: "token", Fields: []string{"token"}}},
 		},
 		Log: worker.Log{Path: filepath.Join(p.dir, "worker.log")},
 	}
