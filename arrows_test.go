@@ -130,6 +130,22 @@ func TestSmallDependencyTrees(t *testing.T) {
 	}
 }
 
+func TestOnlyMetricsKnowPrometheus(t *testing.T) {
+	const library = "github.com/prometheus/"
+	found := false
+	for _, n := range list(t, "./...") {
+		for _, imp := range n.imports {
+			if strings.HasPrefix(imp, library) && !below(n.path, "reference/worker/metrics") {
+				t.Errorf("%s imports %s: the worker is observed through an interface", n.path, imp)
+			}
+			found = found || strings.HasPrefix(imp, library)
+		}
+	}
+	if !found {
+		t.Error("nothing imports it, so nothing is checked")
+	}
+}
+
 func TestOnlyOneEngineClient(t *testing.T) {
 	const client = "github.com/docker/docker/client"
 	for _, n := range list(t, "./reference/...") {

@@ -6,6 +6,7 @@
 // a package of reference/ decides.
 //
 //	hallmark-worker serve --config FILE
+//	hallmark-worker check-config --config FILE
 //	hallmark-worker version
 //
 // Errors go to standard error: one sentence, then the remedy. Exit status 0 after a clean
@@ -68,7 +69,9 @@ func report(w io.Writer, err error) int {
 	return f.status
 }
 
-const usage = "usage: hallmark-worker serve --config FILE, or hallmark-worker version"
+const usage = `usage: hallmark-worker serve --config FILE          run the worker
+       hallmark-worker check-config --config FILE   explain a configuration file
+       hallmark-worker version`
 
 func wrongUsage(err error) error {
 	return &failure{exitFailed, "the arguments are wrong", usage, err}
@@ -82,25 +85,28 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	fs.SetOutput(io.Discard)
 	switch args[0] {
 	case "--help", "-h", "help":
-		fmt.Println("usage: hallmark-worker serve --config FILE\n       hallmark-worker version")
-		return nil
+		_, err := fmt.Fprintln(out, usage)
+		return err
 	case "version":
 		if len(args) != 1 {
 			return wrongUsage(errors.New("version takes nothing"))
 		}
 		_, err := fmt.Fprintf(out, "hallmark-worker %s commit %s tree %s\n", buildinfo.Version, buildinfo.Commit(), buildinfo.TreeState())
 		return err
-	case "serve":
+	case "serve", "check-config":
 		path := fs.String("config", "", "configuration file")
 		if err := fs.Parse(args[1:]); err != nil {
 			return wrongUsage(err)
 		}
 		if *path == "" || fs.NArg() != 0 {
-			return wrongUsage(errors.New("serve takes --config FILE and nothing else"))
+			return wrongUsage(fmt.Errorf("%s takes --config FILE and nothing else", args[0]))
+		}
+		if args[0] == "check-config" {
+			return checkConfig(*path, out)
 		}
 		cfg, err := worker.LoadConfig(*path)
 		if err != nil {
-			return &failure{exitFailed, "the configuration is not valid", "correct " + *path + " and start again", err}
+			return &failure{exitFailed, "the configuration is not valid", "correct it; `hallmark-worker check-config` explains the file and every problem", err}
 		}
 		return serve(ctx, cfg)
 	}

@@ -5,13 +5,13 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/hallmark-sandbox/hallmark/buildinfo"
 	"github.com/hallmark-sandbox/hallmark/reference/api"
@@ -21,6 +21,7 @@ import (
 	"github.com/hallmark-sandbox/hallmark/reference/session"
 	"github.com/hallmark-sandbox/hallmark/reference/state"
 	"github.com/hallmark-sandbox/hallmark/reference/worker"
+	"github.com/hallmark-sandbox/hallmark/reference/worker/metrics"
 	"github.com/hallmark-sandbox/hallmark/reference/workspace"
 )
 
@@ -41,6 +42,7 @@ const (
 type daemon struct {
 	cfg   worker.Config
 	log   *slog.Logger
+	file  *logFile
 	own   string // digest of this executable
 	clock *capability.Clock
 
@@ -51,16 +53,18 @@ type daemon struct {
 	gate       *startGate
 	loop       *quota.Loop
 	sessions   *session.Manager
+	metrics    *metrics.Metrics
 }
 
 // serve runs the worker until ctx ends.
 func serve(ctx context.Context, cfg worker.Config) (err error) {
-	log, closeLog, err := openLog(cfg.Log.Path)
+	log, file, closeLog, err := openLog(cfg.Log.Path)
 	if err != nil {
 		return &failure{exitFailed, "the log cannot be opened", "correct log.path", err}
 	}
 	defer func() { err = errors.Join(err, closeLog()) }()
-	d := &daemon{cfg: cfg, log: log}
+	d := &daemon{cfg: cfg, log: log, file: file}
+	d.metrics = metrics.New(metrics.Build{Version: buildinfo.Version, Commit: buildinfo.Commit(), Tree: buildinfo.TreeState()}, time.Now())
 	defer func() { err = errors.Join(err, d.close()) }()
 	err = d.run(ctx)
 	if err != nil {
@@ -86,6 +90,11 @@ func (d *daemon) run(ctx context.Context) error {
 	if err := d.sessions.Reconcile(start); err != nil {
 		return errors.Join(needs(err, "what an earlier run left could not be removed", "see the log, then start again"), d.retire(ctx))
 	}
+	endMetrics, err := d.serveMetrics(ctx, server)
+	if err != nil {
+		return errors.Join(err, d.retire(ctx))
+	}
+	defer endMetrics() // last, so that the end can be watched
 	listeners, err := d.listen(ctx)
 	if err != nil {
 		return errors.Join(err, d.retire(ctx))
@@ -97,6 +106,31 @@ func (d *daemon) run(ctx context.Context) error {
 		err = &failure{exitNegative, "requests were cut off", "see the log", err}
 	}
 	return errors.Join(err, d.retire(ctx))
+}
+
+// serveMetrics serves them until end is called, when the configuration asks for it. A listener
+// that fails later is no reason to stop serving requests.
+func (d *daemon) serveMetrics(ctx context.Context, server *worker.Server) (end func(), err error) {
+	err = d.metrics.Watch(metrics.Sources{
+		Connections: server.Connections, SuppressedLines: server.SuppressedLines, LostLines: d.file.lost.Load,
+		Sessions: d.sessions.Counts, Nonces: d.store.Nonces, Limits: d.cfg.EffectiveLimits(),
+	})
+	if err != nil || d.cfg.Metrics == nil {
+		return func() {}, err
+	}
+	l, err := metrics.Listen(ctx, *d.cfg.Metrics)
+	if err != nil {
+		return nil, &failure{exitFailed, "metrics cannot be served", "correct metrics.listen, or end the process that holds it", err}
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := d.metrics.Serve(ctx, l, d.log); err != nil {
+			d.log.ErrorContext(ctx, "metrics are not served any more", "err", err)
+		}
+	}()
+	return func() { cancel(); <-done }, nil
 }
 
 // listen binds everything that the configuration names, or nothing.
@@ -158,8 +192,9 @@ func (d *daemon) prepare(ctx context.Context) (err error) {
 	limits := d.cfg.EffectiveLimits()
 	if d.store, err = state.Open(d.cfg.StateDir, state.Options{
 		Mode: d.cfg.Mode, Now: d.clock.Now, Nonces: int(limits.Nonces), NoncesPerWorkspace: int(limits.NoncesPerShare),
+		Observe: d.committed,
 	}); err != nil {
-		return needs(err, "the state directory cannot be used", "give each worker and each mode a directory of its own, owned by root, with mode 0700")
+		return needs(err, "the state directory cannot be used", stateRemedy(err))
 	}
 	document, err := d.cfg.SecurityDocument()
 	if err == nil {
@@ -241,7 +276,7 @@ func (d *daemon) build(ctx context.Context) (*worker.Server, error) {
 			CohortID: d.gate.CohortID(), PinsDigest: d.gate.PinsDigest(), EvidenceDigests: d.gate.EvidenceDigests(),
 			Features: d.cfg.Features(), Limits: limits,
 		},
-		Verifier: verifier, Signer: signer, Nonces: d.store, Sessions: worker.Lifecycle(d.sessions), Log: d.log,
+		Verifier: verifier, Signer: signer, Nonces: d.store, Sessions: worker.Lifecycle(d.sessions), Log: d.log, Observer: d.metrics,
 		OpenFiles: func(ctx context.Context, ws, sb string) (context.Context, worker.Files, func(), error) {
 			ctx, tree, release, err := d.sessions.Tree(ctx, ws, sb)
 			if err != nil {
@@ -252,6 +287,18 @@ func (d *daemon) build(ctx context.Context) (*worker.Server, error) {
 		},
 	})
 	return server, needsOrNil(err, "the server cannot be built", "see the log")
+}
+
+// committed tells the metrics, and the log when the store is beyond help: requests are refused from
+// then on.
+func (d *daemon) committed(c state.Commit) {
+	d.metrics.Committed(c)
+	switch {
+	case errors.Is(c.Err, state.ErrBroken):
+		d.log.Error("the state store has failed: every request is refused until a restart", "err", c.Err)
+	case c.Err != nil:
+		d.log.Warn("no room for a commit of the state store", "writes", c.Writes, "err", c.Err)
+	}
 }
 
 func (d *daemon) close() error {
@@ -268,24 +315,23 @@ func (d *daemon) close() error {
 	return errors.Join(errs...)
 }
 
+// stateRemedy says what helps against an error of [state.Open].
+func stateRemedy(err error) string {
+	switch {
+	case errors.Is(err, state.ErrDamaged), errors.Is(err, state.ErrLost):
+		return "nothing in it was changed: keep a copy, then restore the file, or start on a new directory; in that case remove\n" +
+			"this worker's containers and mounts by hand, since the records of them are gone"
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+		return "make room and start again"
+	case errors.Is(err, unix.EROFS):
+		return "mount it read-write and start again"
+	}
+	return "give each worker and each mode a directory of its own, owned by root, with mode 0700, its file with mode 0600"
+}
+
 func needsOrNil(err error, sentence, remedy string) error {
 	if err == nil {
 		return nil
 	}
 	return needs(err, sentence, remedy)
-}
-
-func openLog(path string) (*slog.Logger, func() error, error) {
-	var w io.Writer = os.Stderr
-	end := func() error { return nil }
-	if path != "" {
-		f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
-		if err != nil {
-			return nil, nil, fmt.Errorf("open log: %w", err)
-		}
-		w, end = f, f.Close
-	}
-	log := slog.New(slog.NewJSONHandler(w, nil))
-	log.Info("hallmark-worker", "version", buildinfo.Version, "commit", buildinfo.Commit(), "tree", buildinfo.TreeState())
-	return log, end, nil
 }

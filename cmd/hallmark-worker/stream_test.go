@@ -246,7 +246,7 @@ func (s *site) peak(p *process) (growth func() int64) {
 func TestFloodOnAStream(t *testing.T) {
 	const (
 		keep  = api.MaxOutputBytes
-		bound = 40 << 20 // the output, what the collector has not yet freed, and the lines
+		bound = 32 << 20 // the output, what the collector has not yet freed, and the lines
 	)
 	s := newSite(t)
 	p := s.start()

@@ -23,11 +23,19 @@ func invalid(format string, args ...any) error {
 	return E(RequestInvalid, fmt.Errorf(format, args...))
 }
 
+// decode keeps of a refusal only which kind it is: the decoder's own text quotes names and numbers
+// of the body, and a body may hold what no log is to hold.
 func decode(body []byte, v any) error {
-	if err := strictjson.Unmarshal(body, v, requestLimits); err != nil {
-		return E(RequestInvalid, err)
+	err := strictjson.Unmarshal(body, v, requestLimits)
+	if err == nil {
+		return nil
 	}
-	return nil
+	for _, kind := range []error{strictjson.ErrLimit, strictjson.ErrSchema, strictjson.ErrNumber, strictjson.ErrEncoded} {
+		if errors.Is(err, kind) {
+			return E(RequestInvalid, kind)
+		}
+	}
+	return E(RequestInvalid, strictjson.ErrSyntax)
 }
 
 // DecodeAnswer decodes a worker's answer into v; a refusal is RESPONSE_INVALID.
@@ -280,11 +288,20 @@ func DecodeError(status int, body []byte) *Error {
 	if err := strictjson.Unmarshal(body, &b, answerLimits); err != nil {
 		return E(ResponseInvalid, err)
 	}
-	c := b.Error.Code
-	if !c.Known() || c.Status() != status || c.Message() != b.Error.Message || c.Retryable() != b.Error.Retryable || !ValidID(b.Error.RequestID) {
+	if b.Error.Code.Status() != status {
+		return E(ResponseInvalid, errors.New("failure body does not match its status"))
+	}
+	return b.Error.Err()
+}
+
+// Err returns the failure that d tells; RESPONSE_INVALID when its code is not of the union, or
+// when anything else is not the code's.
+func (d ErrorDetail) Err() *Error {
+	c := d.Code
+	if !c.Known() || c.Message() != d.Message || c.Retryable() != d.Retryable || !ValidID(d.RequestID) {
 		return E(ResponseInvalid, errors.New("failure body does not match its code"))
 	}
-	return E(c, fmt.Errorf("request %s", b.Error.RequestID))
+	return E(c, fmt.Errorf("request %s", d.RequestID))
 }
 
 // Body returns the wire form of a failure.

@@ -22,6 +22,13 @@ func TestDecodersEqualDocument(t *testing.T) {
 	}
 	id := func(n int) string { return strings.Repeat("a", n) }
 	b64 := func(n int) string { return base64.StdEncoding.EncodeToString(make([]byte, n)) }
+	refs := func(n int, name string) string {
+		var all []string
+		for i := range n {
+			all = append(all, fmt.Sprintf(`{"deliveryAttemptId":"d%d","providerId":"p","bindingId":"b","executionId":"e","fields":[{"name":"%s%x","fieldId":"f"}]}`, i, name, i))
+		}
+		return `"credentialRefs":[` + strings.Join(all, ",") + `],"cwd"`
+	}
 	type row struct {
 		name, from, to string // one replacement in the good text
 		fine           bool
@@ -101,6 +108,14 @@ func TestDecodersEqualDocument(t *testing.T) {
 				{"most output", `6`, `4194304`, true, false},
 				{"more output", `6`, `4194305`, false, false},
 				{"fraction", `6`, `6.5`, false, false},
+				{"reference", `"cwd"`, refs(1, "A"), true, false},
+				{"most references", `"cwd"`, refs(16, "A"), true, false},
+				{"more references", `"cwd"`, refs(17, "A"), false, false},
+				{"no references", `"cwd"`, `"credentialRefs":[],"cwd"`, false, false},
+				{"reference without field", `"cwd"`, strings.Replace(refs(1, "A"), `{"name":"A0","fieldId":"f"}`, "", 1), false, false},
+				{"longest name", `"cwd"`, refs(1, id(255)), true, false},
+				{"longer name", `"cwd"`, refs(1, id(256)), false, false},
+				{"reserved name", `"cwd"`, refs(1, "LD_"), false, true},
 				{"env", `"cwd"`, `"env":{},"cwd"`, false, false},
 				{"secretEnv", `"cwd"`, `"secretEnv":[],"cwd"`, false, false},
 			}},

@@ -33,28 +33,30 @@ func places() map[string]struct {
 	schema := func(path string) string { return "components schemas " + path }
 	const data = "properties data"
 	return map[string]row{
-		"MaxRequestBytes":   {api.MaxRequestBytes, []string{limit("requestBytes")}},
-		"MaxAnswerBytes":    {api.MaxAnswerBytes, []string{limit("answerBytes")}},
-		"MaxAnswerString":   {api.MaxAnswerString, []string{limit("answerStringBytes")}},
-		"MaxHeaderBytes":    {api.MaxHeaderBytes, []string{limit("headerBytes")}},
-		"MaxTokenBytes":     {api.MaxTokenBytes, []string{limit("tokenBytes")}},
-		"MaxTokenSeconds":   {api.MaxTokenSeconds, []string{limit("tokenSeconds")}},
-		"MaxIDBytes":        {api.MaxIDBytes, []string{schema("Identifier maxLength")}},
-		"MaxPathBytes":      {api.MaxPathBytes, []string{limit("pathBytes"), schema("Path maxLength")}},
-		"MinTimeoutMs":      {api.MinTimeoutMs, []string{schema("CreateRequest properties idleTimeoutMs minimum"), schema("CreateRequest properties hardTimeoutMs minimum")}},
-		"MaxIdleTimeoutMs":  {api.MaxIdleTimeoutMs, []string{schema("CreateRequest properties idleTimeoutMs maximum")}},
-		"MaxHardTimeoutMs":  {api.MaxHardTimeoutMs, []string{schema("CreateRequest properties hardTimeoutMs maximum")}},
-		"MaxArgs":           {api.MaxArgs, []string{schema("ExecRequest properties argv maxItems")}},
-		"MaxArgBytes":       {api.MaxArgBytes, []string{limit("argBytes"), schema("ExecRequest properties argv items maxLength")}},
-		"MaxStdinBytes":     {base64Length(api.MaxStdinBytes), []string{schema("ExecRequest properties stdin maxLength")}},
-		"MaxExecTimeoutMs":  {api.MaxExecTimeoutMs, []string{schema("ExecRequest properties timeoutMs maximum")}},
-		"MaxOutputBytes":    {api.MaxOutputBytes, []string{schema("ExecRequest properties maxOutputBytes maximum")}},
-		"MaxCredentialRefs": {api.MaxCredentialRefs, []string{schema("ExecRequest properties credentialRefs maxItems")}},
-		"MaxListRows":       {api.MaxListRows, []string{schema("FSRequest properties limit maximum"), schema("FSResponse properties entries maxItems")}},
-		"MaxCursorBytes":    {api.MaxCursorBytes, []string{schema("FSRequest properties cursor maxLength"), schema("FSResponse properties cursor maxLength")}},
-		"MinNonceChars":     {api.MinNonceChars, []string{schema("HealthClaims properties jti minLength"), schema("WorkspaceClaims properties jti minLength"), schema("SandboxClaims properties jti minLength"), schema("HealthClaims properties challenge minLength")}},
-		"MaxNonceChars":     {api.MaxNonceChars, []string{schema("HealthClaims properties jti maxLength"), schema("WorkspaceClaims properties jti maxLength"), schema("SandboxClaims properties jti maxLength")}},
-		"MaxChallengeChars": {api.MaxChallengeChars, []string{schema("HealthClaims properties challenge maxLength"), schema("Health properties challenge maxLength")}},
+		"MaxRequestBytes":        {api.MaxRequestBytes, []string{limit("requestBytes")}},
+		"MaxAnswerBytes":         {api.MaxAnswerBytes, []string{limit("answerBytes")}},
+		"MaxAnswerString":        {api.MaxAnswerString, []string{limit("answerStringBytes")}},
+		"MaxHeaderBytes":         {api.MaxHeaderBytes, []string{limit("headerBytes")}},
+		"MaxTokenBytes":          {api.MaxTokenBytes, []string{limit("tokenBytes")}},
+		"MaxTokenSeconds":        {api.MaxTokenSeconds, []string{limit("tokenSeconds")}},
+		"MaxIDBytes":             {api.MaxIDBytes, []string{schema("Identifier maxLength")}},
+		"MaxPathBytes":           {api.MaxPathBytes, []string{limit("pathBytes"), schema("Path maxLength")}},
+		"MinTimeoutMs":           {api.MinTimeoutMs, []string{schema("CreateRequest properties idleTimeoutMs minimum"), schema("CreateRequest properties hardTimeoutMs minimum")}},
+		"MaxIdleTimeoutMs":       {api.MaxIdleTimeoutMs, []string{schema("CreateRequest properties idleTimeoutMs maximum")}},
+		"MaxHardTimeoutMs":       {api.MaxHardTimeoutMs, []string{schema("CreateRequest properties hardTimeoutMs maximum")}},
+		"MaxArgs":                {api.MaxArgs, []string{schema("ExecRequest properties argv maxItems")}},
+		"MaxArgBytes":            {api.MaxArgBytes, []string{limit("argBytes"), schema("ExecRequest properties argv items maxLength")}},
+		"MaxStdinBytes":          {base64Length(api.MaxStdinBytes), []string{schema("ExecRequest properties stdin maxLength")}},
+		"MaxExecTimeoutMs":       {api.MaxExecTimeoutMs, []string{schema("ExecRequest properties timeoutMs maximum")}},
+		"MaxOutputBytes":         {api.MaxOutputBytes, []string{schema("ExecRequest properties maxOutputBytes maximum")}},
+		"MaxCredentialRefs":      {api.MaxCredentialRefs, []string{schema("ExecRequest properties credentialRefs maxItems")}},
+		"MaxCredentialFields":    {api.MaxCredentialFields, []string{schema("CredentialRef properties fields maxItems")}},
+		"MaxCredentialNameBytes": {api.MaxCredentialNameBytes, []string{schema("CredentialField properties name maxLength")}},
+		"MaxListRows":            {api.MaxListRows, []string{schema("FSRequest properties limit maximum"), schema("FSResponse properties entries maxItems")}},
+		"MaxCursorBytes":         {api.MaxCursorBytes, []string{schema("FSRequest properties cursor maxLength"), schema("FSResponse properties cursor maxLength")}},
+		"MinNonceChars":          {api.MinNonceChars, []string{schema("HealthClaims properties jti minLength"), schema("WorkspaceClaims properties jti minLength"), schema("SandboxClaims properties jti minLength"), schema("HealthClaims properties challenge minLength")}},
+		"MaxNonceChars":          {api.MaxNonceChars, []string{schema("HealthClaims properties jti maxLength"), schema("WorkspaceClaims properties jti maxLength"), schema("SandboxClaims properties jti maxLength")}},
+		"MaxChallengeChars":      {api.MaxChallengeChars, []string{schema("HealthClaims properties challenge maxLength"), schema("Health properties challenge maxLength")}},
 
 		"ProtocolVersion": {api.ProtocolVersion, []string{"info version", schema("Health properties protocolVersion const")}},
 		"Tenant":          {},
@@ -88,7 +90,7 @@ func TestConstantsEqualDocument(t *testing.T) {
 		limits[fmt.Sprint(l.(tree)["name"])] = l.(tree)["value"]
 	}
 	d["x-limits"] = limits // by name
-	for _, file := range []string{"bounds.go", "types.go"} {
+	for _, file := range []string{"bounds.go", "types.go", "credentials.go"} {
 		for _, decl := range parsed(t, file).Decls {
 			g, ok := decl.(*ast.GenDecl)
 			if !ok || g.Tok != token.CONST {

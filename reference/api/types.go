@@ -137,7 +137,9 @@ const (
 
 // ExecEvent is one line of a streamed exec. The first is started; the last is result or error, and
 // a stream that ends otherwise says nothing of the outcome. Data of each stream is in the order in
-// which the command wrote it, and all of it together is what the buffered answer would hold.
+// which the command wrote it, and all of it together is what the buffered answer would hold; the order
+// between the two is not kept. An error may follow data, which then is no part of the outcome, and
+// EXEC_CONCURRENCY_EXHAUSTED says that nothing was started after all: the id is free.
 type ExecEvent struct {
 	Type         string       `json:"type"`
 	InvocationID string       `json:"invocationId,omitempty"` // started only

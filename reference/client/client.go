@@ -5,6 +5,7 @@ package client
 import (
 	"context"
 	"crypto/ed25519"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -18,7 +19,10 @@ import (
 
 // Config says which worker is called and with whose authority.
 type Config struct {
-	Socket    string // path of the worker's unix socket
+	Socket  string      // path of the worker's unix socket, or
+	Address string      // host:port of its TLS 1.3 listener
+	TLS     *tls.Config // with Address: the roots that count, and the client's certificate if it needs one
+
 	WorkerID  string
 	WorkerKey ed25519.PublicKey // verifies health and receipts
 
@@ -31,7 +35,18 @@ type Config struct {
 
 	// AllowQualification accepts a worker whose pins are candidates.
 	AllowQualification bool
+
+	// Silence is how long a stream may bring nothing, not even a heartbeat, before the worker
+	// counts as lost. 0 means [DefaultSilence].
+	Silence time.Duration
+
+	// Wrap, if set, gets the round-tripper of this client and returns the one that is used: to
+	// observe or to break exchanges. It must not send a request twice.
+	Wrap func(http.RoundTripper) http.RoundTripper
 }
+
+// DefaultSilence is three times the longest pause between two heartbeats of any stream.
+const DefaultSilence = 30 * time.Second
 
 // Client calls one worker. All methods are safe for concurrent use.
 type Client struct {
@@ -45,8 +60,17 @@ type Client struct {
 
 // New checks cfg; it does not connect.
 func New(cfg Config) (*Client, error) {
-	if cfg.Socket == "" || len(cfg.WorkerKey) != ed25519.PublicKeySize {
-		return nil, errors.New("client: socket or worker key is missing")
+	switch {
+	case len(cfg.WorkerKey) != ed25519.PublicKeySize:
+		return nil, errors.New("client: worker key is missing")
+	case (cfg.Socket == "") == (cfg.Address == ""):
+		return nil, errors.New("client: exactly one of socket and address is needed")
+	case (cfg.Address == "") != (cfg.TLS == nil):
+		return nil, errors.New("client: an address needs a TLS configuration, a socket takes none")
+	case cfg.Silence < 0:
+		return nil, errors.New("client: silence is negative")
+	case cfg.Silence == 0:
+		cfg.Silence = DefaultSilence
 	}
 	minter, err := capability.NewMinter(capability.MinterConfig{
 		Issuer: cfg.Issuer, KeyID: cfg.KeyID, Key: cfg.Key, Audience: cfg.WorkerID, Lifetime: cfg.Lifetime, Now: cfg.Now,
@@ -54,24 +78,45 @@ func New(cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("client: %w", err)
 	}
-	var d net.Dialer
+	var rt http.RoundTripper = transport(cfg)
+	if cfg.Wrap != nil {
+		rt = cfg.Wrap(rt)
+	}
 	return &Client{
 		cfg:    cfg,
 		minter: minter,
 		http: &http.Client{
-			Transport: &http.Transport{
-				DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-					return d.DialContext(ctx, "unix", cfg.Socket)
-				},
-				// net/http repeats a request whose idle connection broke, with the same
-				// capability: the worker would see a replay. New connections are cheap here.
-				DisableKeepAlives:     true,
-				DisableCompression:    true,
-				ExpectContinueTimeout: 10 * time.Second,
-			},
+			Transport:     rt,
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
 	}, nil
+}
+
+// transport opens a connection for each request.
+func transport(cfg Config) *http.Transport {
+	var d net.Dialer
+	t := &http.Transport{
+		// net/http repeats a request whose idle connection broke, with the same capability:
+		// the worker would see a replay. New connections are cheap here. HTTP/2 stays off for
+		// the same reason: it repeats what a server says it has not begun.
+		DisableKeepAlives:      true,
+		DisableCompression:     true,
+		ExpectContinueTimeout:  10 * time.Second,
+		MaxResponseHeaderBytes: api.MaxHeaderBytes,
+		TLSHandshakeTimeout:    10 * time.Second,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			if cfg.Socket != "" {
+				return d.DialContext(ctx, "unix", cfg.Socket)
+			}
+			return d.DialContext(ctx, "tcp", cfg.Address)
+		},
+	}
+	if cfg.TLS != nil {
+		t.TLSClientConfig = cfg.TLS.Clone()
+		t.TLSClientConfig.MinVersion = tls.VersionTLS13
+		t.TLSClientConfig.NextProtos = []string{"http/1.1"}
+	}
+	return t
 }
 
 // Minter signs capabilities as this client does, for tests of the protocol.

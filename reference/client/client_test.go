@@ -93,6 +93,7 @@ func (l *liar) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if err != nil {
 			l.t.Error(err)
 		}
+		w.Header().Set("Content-Type", api.TypeJSON)
 		w.WriteHeader(status)
 		_, _ = w.Write(b)
 	}
@@ -277,6 +278,7 @@ func TestExecIsSentOnce(t *testing.T) {
 	fail := func(c api.Code) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) {
 			b, _ := strictjson.Marshal(c.Body("r1"))
+			w.Header().Set("Content-Type", api.TypeJSON)
 			w.WriteHeader(c.Status())
 			_, _ = w.Write(b)
 		}
@@ -320,6 +322,7 @@ func TestExecIsSentOnce(t *testing.T) {
 
 func outcome(end, id string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", api.TypeJSON)
 		rest := `,"timedOut":false`
 		if strings.Contains(end, "timedOut") {
 			rest = ""
@@ -343,6 +346,7 @@ func TestWorkerNotThere(t *testing.T) {
 func TestWriteComparesTheAnswer(t *testing.T) {
 	l, c, _ := newLiar(t)
 	l.answer = func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", api.TypeJSON)
 		_, _ = io.WriteString(w, `{"size":1,"digest":"`+hexOf("0")+`"}`)
 	}
 	_, err := c.Write(t.Context(), "ws", "sb-1", "f", []byte("x"), WriteOptions{})

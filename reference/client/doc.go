@@ -9,8 +9,12 @@
 // the key given. Failures are [*api.Error] with a code of the union; an answer that is not what
 // the wire allows is RESPONSE_INVALID.
 //
-// It never retries exec or a file write. It never sends anything but what the caller gave,
-// which [Client.Raw] makes usable for attacks on the protocol.
+// It covers every operation, over a unix socket or TLS 1.3. Streams ([Client.ExecStream],
+// [Client.Events], [Client.Open]) hold one line or one buffer at a time, and a stream that ends
+// before it said its end is an error: OUTCOME_UNKNOWN for a command, STREAM_CLOSED else.
+//
+// It never retries exec, in either form, or a file write. It never sends
+// anything but what the caller gave, which [Client.Raw] makes usable for attacks on the protocol.
 //
 // Read next: reference/worker.
 package client

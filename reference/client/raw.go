@@ -8,9 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
+	"sync/atomic"
 
 	"github.com/hallmark-sandbox/hallmark/reference/api"
 	"github.com/hallmark-sandbox/hallmark/reference/capability"
@@ -19,7 +20,7 @@ import (
 // askFirst is the size of a body, in bytes, above which the worker is asked before it is sent.
 const askFirst = 64 << 10
 
-// maxFile bounds a file read through this client, in bytes.
+// maxFile bounds a file read whole through this client, in bytes.
 const maxFile = 1 << 30
 
 // RawRequest is one request with nothing repaired: Target and Body are sent byte for byte. A
@@ -44,47 +45,25 @@ type RawResponse struct {
 }
 
 // Raw sends req once. An error means that no whole answer came: UNAVAILABLE when the worker was
-// not reached, STREAM_CLOSED when the connection ended first (OUTCOME_UNKNOWN for exec).
+// not reached, STREAM_CLOSED when the connection ended first or brought no HTTP (OUTCOME_UNKNOWN
+// for exec), RESPONSE_INVALID when the body is beyond its bound.
 func (c *Client) Raw(ctx context.Context, req RawRequest) (RawResponse, error) {
-	token := req.Token
-	if token == "" && !req.NoToken {
-		var err error
-		if token, err = c.mint(ctx, req); err != nil {
-			return RawResponse{}, err
-		}
-	}
-	hr := (&http.Request{
-		Method: req.Method,
-		URL:    &url.URL{Scheme: "http", Host: "worker", Opaque: req.Target}, // sent as it is
-		Header: req.Header.Clone(),
-		Host:   "worker",
-		// Without a version net/http sends the body at once, whatever Expect says.
-		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-	}).WithContext(ctx)
-	if hr.Header == nil {
-		hr.Header = http.Header{}
-	}
-	if len(req.Body) > askFirst && hr.Header.Get("Expect") == "" {
-		hr.Header.Set("Expect", "100-continue") // a refusal then comes instead of the transfer
-	}
-	hr.Body, hr.ContentLength = http.NoBody, 0
-	if len(req.Body) > 0 {
-		hr.Body, hr.ContentLength = io.NopCloser(bytes.NewReader(req.Body)), int64(len(req.Body))
-	}
-	if token != "" {
-		hr.Header.Set("Authorization", "Bearer "+token)
-	}
-	res, err := c.http.Do(hr)
+	res, err := c.open(ctx, req, nil)
 	if err != nil {
-		return RawResponse{}, lost(req.Op, err)
+		return RawResponse{}, err
 	}
 	limit := int64(api.MaxAnswerBytes)
 	if req.Op == api.OpRead && res.StatusCode == http.StatusOK {
 		limit = maxFile
 	}
+	return finish(req.Op, res, limit)
+}
+
+// finish reads the rest of an answer.
+func finish(op api.Op, res *http.Response, limit int64) (RawResponse, error) {
 	body, err := io.ReadAll(io.LimitReader(res.Body, limit+1))
 	if err = errors.Join(err, res.Body.Close()); err != nil {
-		return RawResponse{}, lost(req.Op, err)
+		return RawResponse{}, lost(op, err)
 	}
 	if int64(len(body)) > limit {
 		return RawResponse{}, api.E(api.ResponseInvalid, fmt.Errorf("answer above %d bytes", limit))
@@ -98,10 +77,78 @@ func (c *Client) Raw(ctx context.Context, req RawRequest) (RawResponse, error) {
 	return out, nil
 }
 
-// Mint returns the capability that Raw would send, and learns the boot epoch first when needed.
-func (c *Client) Mint(ctx context.Context, req RawRequest) (string, error) { return c.mint(ctx, req) }
+// source is a request body that is not in memory.
+type source struct {
+	from   io.Reader
+	size   int64
+	digest string
+}
 
-func (c *Client) mint(ctx context.Context, req RawRequest) (string, error) {
+// open sends req, with from as its body when it is set, and returns the answer's head. The caller
+// closes the body.
+func (c *Client) open(ctx context.Context, req RawRequest, from *source) (*http.Response, error) {
+	token := req.Token
+	if token == "" && !req.NoToken {
+		var err error
+		if token, err = c.mint(ctx, req, from); err != nil {
+			return nil, err
+		}
+	}
+	var connected atomic.Bool
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(true) }})
+	scheme := "http"
+	if c.cfg.TLS != nil {
+		scheme = "https"
+	}
+	hr := (&http.Request{
+		Method: req.Method,
+		URL:    &url.URL{Scheme: scheme, Host: c.host(), Opaque: req.Target}, // sent as it is
+		Header: req.Header.Clone(),
+		Host:   "worker",
+		// Without a version net/http sends the body at once, whatever Expect says.
+		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+	}).WithContext(ctx)
+	if hr.Header == nil {
+		hr.Header = http.Header{}
+	}
+	size := int64(len(req.Body))
+	hr.Body = io.NopCloser(bytes.NewReader(req.Body))
+	if from != nil {
+		size, hr.Body = from.size, io.NopCloser(from.from)
+	}
+	if hr.ContentLength = size; size == 0 {
+		hr.Body = http.NoBody
+	}
+	if size > askFirst && hr.Header.Get("Expect") == "" {
+		hr.Header.Set("Expect", "100-continue") // a refusal then comes instead of the transfer
+	}
+	if token != "" {
+		hr.Header.Set("Authorization", "Bearer "+token)
+	}
+	res, err := c.http.Do(hr)
+	switch {
+	case err == nil:
+		return res, nil
+	case !connected.Load(): // nothing was sent
+		return nil, api.E(api.Unavailable, err)
+	}
+	return nil, lost(req.Op, err)
+}
+
+// host is what TLS verifies the certificate against, unless its configuration says otherwise.
+func (c *Client) host() string {
+	if c.cfg.Address != "" {
+		return c.cfg.Address
+	}
+	return "worker"
+}
+
+// Mint returns the capability that Raw would send, and learns the boot epoch first when needed.
+func (c *Client) Mint(ctx context.Context, req RawRequest) (string, error) {
+	return c.mint(ctx, req, nil)
+}
+
+func (c *Client) mint(ctx context.Context, req RawRequest, from *source) (string, error) {
 	g := capability.Grant{
 		Op: req.Op, Method: req.Method, Target: req.Target, Body: req.Body, WorkspaceID: req.WorkspaceID, SandboxID: req.SandboxID,
 	}
@@ -118,16 +165,19 @@ func (c *Client) mint(ctx context.Context, req RawRequest) (string, error) {
 		return "", err
 	}
 	g.Epoch = h.BootEpoch
-	return c.minter.Mint(g)
+	claims, err := c.minter.Claims(g)
+	if err != nil {
+		return "", err
+	}
+	if from != nil {
+		claims.Digest = from.digest
+	}
+	return c.minter.Sign(claims)
 }
 
 // lost gives a broken exchange its code.
 func lost(op api.Op, err error) error {
-	var dial *net.OpError
-	switch {
-	case errors.As(err, &dial) && dial.Op == "dial":
-		return api.E(api.Unavailable, err)
-	case op == api.OpExec:
+	if op == api.OpExec {
 		return api.E(api.OutcomeUnknown, err)
 	}
 	return api.E(api.StreamClosed, err)
@@ -135,17 +185,29 @@ func lost(op api.Op, err error) error {
 
 // into decodes an answer that must have status; v is nil when it must have no body.
 func (r RawResponse) into(status int, v any) error {
-	if r.Status >= 400 {
-		return api.DecodeError(r.Status, r.Body)
-	}
-	if r.Status != status {
-		return api.E(api.ResponseInvalid, fmt.Errorf("status %d, expected %d", r.Status, status))
-	}
-	if v == nil {
-		if len(r.Body) != 0 {
-			return api.E(api.ResponseInvalid, fmt.Errorf("body of %d bytes, none expected", len(r.Body)))
+	switch {
+	case r.Status >= 400:
+		if err := typed(r.Header, api.TypeJSON); err != nil {
+			return err
 		}
+		return api.DecodeError(r.Status, r.Body)
+	case r.Status != status:
+		return api.E(api.ResponseInvalid, fmt.Errorf("status %d, expected %d", r.Status, status))
+	case v == nil && len(r.Body) != 0:
+		return api.E(api.ResponseInvalid, fmt.Errorf("body of %d bytes, none expected", len(r.Body)))
+	case v == nil:
 		return nil
 	}
+	if err := typed(r.Header, api.TypeJSON); err != nil {
+		return err
+	}
 	return api.DecodeAnswer(r.Body, v)
+}
+
+// typed compares the media type, which has no parameters.
+func typed(h http.Header, media string) error {
+	if got := h.Values("Content-Type"); len(got) != 1 || got[0] != media {
+		return api.E(api.ResponseInvalid, fmt.Errorf("media type %.100q, expected %s", got, media))
+	}
+	return nil
 }

@@ -4,13 +4,10 @@ package client
 
 import (
 	"context"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"time"
-	"unicode/utf8"
 
 	"github.com/hallmark-sandbox/hallmark/reference/api"
 	"github.com/hallmark-sandbox/hallmark/reference/capability"
@@ -24,17 +21,25 @@ type Lease struct {
 	Receipt   api.Receipt
 }
 
+// withJSON gives req the body in.
+func withJSON(req RawRequest, in any) (RawRequest, error) {
+	b, err := strictjson.Marshal(in)
+	if err != nil {
+		return RawRequest{}, api.E(api.RequestInvalid, err)
+	}
+	req.Body, req.Header = b, http.Header{"Content-Type": {api.TypeJSON}}
+	return req, nil
+}
+
 // call sends one JSON request and decodes the answer. After UNAUTHENTICATED it asks health
 // again, and repeats the request once when repeat is set and the boot epoch has changed: such a
 // refusal comes before any effect.
 func (c *Client) call(ctx context.Context, req RawRequest, in any, status int, out any, repeat bool) error {
 	if in != nil {
-		b, err := strictjson.Marshal(in)
-		if err != nil {
-			return api.E(api.RequestInvalid, err)
+		var err error
+		if req, err = withJSON(req, in); err != nil {
+			return err
 		}
-		req.Body = b
-		req.Header = http.Header{"Content-Type": {"application/json"}}
 	}
 	before, err := c.known(ctx)
 	if err != nil {
@@ -140,27 +145,26 @@ func onSandbox(op api.Op, method, workspaceID, sandboxID, tail string) RawReques
 // Get returns the sandbox's state.
 func (c *Client) Get(ctx context.Context, workspaceID, sandboxID string) (api.SandboxState, error) {
 	var out api.SandboxState
-	err := c.call(ctx, onSandbox(api.OpGet, http.MethodGet, workspaceID, sandboxID, ""), nil, http.StatusOK, &out, true)
-	return out, err
-}
-
-// Exec runs one command and waits for its outcome. It is sent once: on OUTCOME_UNKNOWN the
-// command may have run. When ctx ends the worker ends the command.
-func (c *Client) Exec(ctx context.Context, workspaceID, sandboxID string, req api.ExecRequest) (api.ExecResult, error) {
-	var out api.ExecResult
-	err := c.call(ctx, onSandbox(api.OpExec, http.MethodPost, workspaceID, sandboxID, "/exec"), req, http.StatusOK, &out, false)
-	if err == nil && (out.InvocationID != req.InvocationID || (out.ExitCode == nil) == (out.Signal == "")) {
-		err = api.E(api.ResponseInvalid, errors.New("outcome is of another invocation, or has not exactly one of exit code and signal"))
+	if err := c.call(ctx, onSandbox(api.OpGet, http.MethodGet, workspaceID, sandboxID, ""), nil, http.StatusOK, &out, true); err != nil {
+		return api.SandboxState{}, err
 	}
-	return out, err
+	if out.SandboxID != sandboxID || out.WorkspaceID != workspaceID {
+		return api.SandboxState{}, api.E(api.ResponseInvalid, errors.New("state of another sandbox"))
+	}
+	return out, nil
 }
 
-// FS runs one workspace operation.
-func (c *Client) FS(ctx context.Context, workspaceID, sandboxID string, req api.FSRequest) (api.FSResponse, error) {
-	var out api.FSResponse
-	repeat := req.Op == api.FSStat || req.Op == api.FSList || req.Op == api.FSReadlink
-	err := c.call(ctx, onSandbox(api.OpFS, http.MethodPost, workspaceID, sandboxID, "/fs"), req, http.StatusOK, &out, repeat)
-	return out, err
+// Renew begins the sandbox's idle time again and returns when the lease ends now.
+func (c *Client) Renew(ctx context.Context, workspaceID, sandboxID string) (time.Time, error) {
+	var out api.RenewResponse
+	if err := c.call(ctx, onSandbox(api.OpRenew, http.MethodPost, workspaceID, sandboxID, "/renew"), nil, http.StatusOK, &out, true); err != nil {
+		return time.Time{}, err
+	}
+	at, err := time.Parse(time.RFC3339Nano, out.ExpiresAt)
+	if err != nil || out.SandboxID != sandboxID {
+		return time.Time{}, api.E(api.ResponseInvalid, fmt.Errorf("lease of another sandbox, or without an end: %v", err))
+	}
+	return at, nil
 }
 
 // Dispose ends the sandbox; nil means that removal is proven.
@@ -172,54 +176,4 @@ func (c *Client) Dispose(ctx context.Context, workspaceID, sandboxID string) err
 func (c *Client) Purge(ctx context.Context, workspaceID string) error {
 	raw := RawRequest{Op: api.OpPurge, Method: http.MethodDelete, Target: "/v1/workspaces/" + workspaceID, WorkspaceID: workspaceID}
 	return c.call(ctx, raw, nil, http.StatusNoContent, nil, true)
-}
-
-// Read returns a file's bytes, at most 1 GiB. path is bytes.
-func (c *Client) Read(ctx context.Context, workspaceID, sandboxID, path string) ([]byte, error) {
-	if _, err := c.known(ctx); err != nil {
-		return nil, err
-	}
-	res, err := c.Raw(ctx, onSandbox(api.OpRead, http.MethodGet, workspaceID, sandboxID, "/files?"+pathQuery(path).Encode()))
-	if err != nil {
-		return nil, err
-	}
-	if res.Status != http.StatusOK {
-		return nil, res.into(http.StatusOK, nil)
-	}
-	return res.Body, nil
-}
-
-// WriteOptions of [Client.Write]. The zero value creates a file of mode 0644.
-type WriteOptions struct {
-	Replace    bool // an existing file is replaced instead of refused
-	Executable bool // mode 0755
-}
-
-// Write stores body at path atomically. It is sent once.
-func (c *Client) Write(ctx context.Context, workspaceID, sandboxID, path string, body []byte, o WriteOptions) (api.WriteResponse, error) {
-	q := pathQuery(path)
-	q.Set("mode", api.WriteCreate)
-	if o.Replace {
-		q.Set("mode", api.WriteReplace)
-	}
-	if o.Executable {
-		q.Set("executable", "true")
-	}
-	raw := onSandbox(api.OpWrite, http.MethodPut, workspaceID, sandboxID, "/files?"+q.Encode())
-	raw.Body = body
-	raw.Header = http.Header{"Content-Type": {"application/octet-stream"}}
-	var out api.WriteResponse
-	err := c.call(ctx, raw, nil, http.StatusOK, &out, false)
-	if err == nil && (out.Size != int64(len(body)) || out.Digest != api.Digest(body)) {
-		err = api.E(api.ResponseInvalid, errors.New("worker stored other bytes"))
-	}
-	return out, err
-}
-
-// pathQuery names a path in the form that holds it without loss.
-func pathQuery(path string) url.Values {
-	if utf8.ValidString(path) {
-		return url.Values{"path": {path}}
-	}
-	return url.Values{"pathBytes": {base64.StdEncoding.EncodeToString([]byte(path))}}
 }

@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -183,15 +184,27 @@ func tenantDD(t testing.TB, path string, args ...string) string {
 	return string(out)
 }
 
-// elsewhere starts a process in a mount namespace of its own, with the mounts of now.
-func elsewhere(t testing.TB) *exec.Cmd {
+// elsewhere starts a process in a mount namespace of its own, with the mounts of now. It lets go of
+// loop devices that are not below keep: whoever else works on this host at the time needs them back.
+func elsewhere(t testing.TB, keep string) *exec.Cmd {
 	t.Helper()
-	c := exec.Command("sleep", "120")
+	c := exec.Command("sh", "-c", `
+		while read -r _ _ number _ place _; do
+			case "$number $place" in "7:"*" $0"/*) ;; "7:"*) umount -l "$place" ;; esac
+		done </proc/self/mountinfo
+		echo; exec sleep 120 >&-`, keep)
 	c.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS, Pdeathsig: 0}
-	if err := c.Start(); err != nil {
+	said, err := c.StdoutPipe()
+	if err == nil {
+		err = c.Start()
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { stop(c) })
+	if _, err := io.ReadAll(said); err != nil {
+		t.Fatal(err)
+	}
 	return c
 }
 

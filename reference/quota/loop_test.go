@@ -224,11 +224,12 @@ func TestHostReserveRefusesBeforeAnythingExists(t *testing.T) {
 func TestDeviceInUseIsBusy(t *testing.T) {
 	l := newLoop(t, nil)
 	m := prepare(t, l, "w", 8*mib, 64)
-	holder := elsewhere(t)
+	holder := elsewhere(t, filepath.Dir(m.Path))
 	ctx, cancel := context.WithTimeout(context.Background(), 400*time.Millisecond)
 	defer cancel()
-	if err := l.Release(ctx, "w"); !errors.Is(err, ErrBusy) {
-		t.Errorf("release: got %v, want ErrBusy", err)
+	who := fmt.Sprintf("mounted elsewhere by process %d (\"sleep\")", holder.Process.Pid)
+	if err := l.Release(ctx, "w"); !errors.Is(err, ErrBusy) || !strings.Contains(err.Error(), who) {
+		t.Errorf("release: got %v, want ErrBusy that names %s", err, who)
 	}
 	// Unmounted here, held there: a second device on the same image would corrupt it.
 	if _, err := l.Prepare(context.Background(), Spec{WorkspaceID: "w", Bytes: 8 * mib, Inodes: 64}); !errors.Is(err, ErrBusy) {
@@ -262,7 +263,7 @@ func TestDeviceInUseIsBusy(t *testing.T) {
 }
 
 func TestMissingMountIsAnErrorNotADirectory(t *testing.T) {
-	before := elsewhere(t) // an engine that will not see the mount
+	before := elsewhere(t, "/nowhere") // an engine that will not see the mount
 	private := false
 	l := newLoop(t, func(c *LoopConfig) {
 		c.EngineMountinfo = func() (string, error) {

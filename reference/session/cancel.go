@@ -28,7 +28,7 @@ func (m *Manager) Cancel(ctx context.Context, ws, sb, id string) (api.CancelResp
 	defer release()
 	m.mu.Lock()
 	inv, ok := s.invocations[id]
-	if ok && inv.running && !inv.freeing {
+	if ok && inv.running {
 		inv.cancelled = true
 		inv.stop()
 	}

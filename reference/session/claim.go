@@ -23,8 +23,7 @@ type invocation struct {
 	aged       bool               // ended, but its outcome is not kept any more
 	stop       context.CancelFunc // ends the command; it may be called at any time
 	cancelled  bool               // a cancel came in time: whatever happens, the id stays taken
-	freeing    bool               // nothing was started and nobody cancelled: the id is being given back
-	freed      bool               // and it was: the invocation never was
+	freed      bool               // nothing was started and the id was given back: the invocation never was
 	ended      chan struct{}      // closed when running has ended, either way
 	result     api.ExecResult
 	err        error
@@ -63,7 +62,7 @@ func key(s *sandbox, id string) string { return s.rec.SandboxID + "/" + id }
 // the claim is durable by then. Everybody else gets the ended invocation, or the refusal. stop ends
 // what the caller will run; a cancel calls it, also while the claim is being stored. With secret the
 // caller has the sandbox for itself: no other invocation and no change of the workspace through the API.
-func (m *Manager) invoke(ctx context.Context, s *sandbox, id, digest string, secret bool, stop context.CancelFunc) (inv *invocation, fresh bool, err error) {
+func (m *Manager) invoke(s *sandbox, id, digest string, secret bool, stop context.CancelFunc) (inv *invocation, fresh bool, err error) {
 	m.mu.Lock()
 	if old, ok := s.invocations[id]; ok {
 		defer m.mu.Unlock()
@@ -81,6 +80,10 @@ func (m *Manager) invoke(ctx context.Context, s *sandbox, id, digest string, sec
 	aged := s.aged
 	m.mu.Unlock()
 
+	// Neither a caller that leaves nor a cancel cuts the commit short: whether the row is there
+	// would be anybody's guess, and who came first too.
+	ctx, cancel := context.WithTimeout(m.stop, storeDeadline)
+	defer cancel()
 	if aged {
 		switch stored, err := m.cfg.Store.Get(ctx, bucketInvocations, key(s, id)); {
 		case err == nil:
@@ -123,13 +126,12 @@ func (m *Manager) endLocked(s *sandbox, inv *invocation, result api.ExecResult, 
 // outcome must never see the command run after all.
 func (m *Manager) abandon(s *sandbox, inv *invocation, err error, release func()) {
 	m.mu.Lock()
-	if inv.cancelled {
-		m.mu.Unlock()
+	cancelled := inv.cancelled // one that comes later finds the id freed
+	m.mu.Unlock()
+	if cancelled {
 		m.finish(s, inv, api.ExecResult{}, api.E(api.ExecAborted, err), release)
 		return
 	}
-	inv.freeing = true
-	m.mu.Unlock()
 	ctx, cancel := context.WithTimeout(m.stop, storeDeadline)
 	defer cancel()
 	if serr := m.cfg.Store.Update(ctx, bucketInvocations, state.Change{Key: key(s, inv.id), Delete: true}); serr != nil {

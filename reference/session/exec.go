@@ -44,8 +44,8 @@ func (m *Manager) Start(ctx context.Context, ws, sb string, req api.ExecRequest,
 		release()
 		return nil, err
 	}
-	running, stop := context.WithCancel(ctx) // claiming is not cut short by a cancel: it decides who comes first
-	inv, fresh, err := m.invoke(ctx, s, req.InvocationID, digest, len(refs) > 0, stop)
+	ctx, stop := context.WithCancel(ctx)
+	inv, fresh, err := m.invoke(s, req.InvocationID, digest, len(refs) > 0, stop)
 	if err != nil {
 		stop()
 		release()
@@ -65,9 +65,9 @@ func (m *Manager) Start(ctx context.Context, ws, sb string, req api.ExecRequest,
 		defer m.wg.Done()
 		defer stop()
 		if len(refs) > 0 {
-			m.runSecret(running, s, inv, req, refs, r, release)
+			m.runSecret(ctx, s, inv, req, refs, r, release)
 		} else {
-			m.run(running, s, inv, req, r.out, release)
+			m.run(ctx, s, inv, req, r.out, release)
 		}
 	}()
 	return r, nil

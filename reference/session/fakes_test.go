@@ -172,9 +172,13 @@ func (w *world) Get(_ context.Context, bucket, key string) ([]byte, error) {
 	return bytes.Clone(v), nil
 }
 
-func (w *world) Update(_ context.Context, bucket string, changes ...state.Change) error {
+// Update gives up when ctx ends, as the real one does; nobody knows then what is durable.
+func (w *world) Update(ctx context.Context, bucket string, changes ...state.Change) error {
 	if err := w.step("store", bucket); err != nil {
 		return err
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()

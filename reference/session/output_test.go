@@ -226,3 +226,29 @@ func TestStreamThatIsNotStarted(t *testing.T) {
 		wantIdle(t, m, sb)
 	})
 }
+
+// TestRetirementEndsAStream: it gives what came, then the sandbox's code, and holds nothing up.
+func TestRetirementEndsAStream(t *testing.T) {
+	bubble(t, Limits{}, func(t *testing.T, w *world, m *Manager) {
+		sb := mustCreate(t, m, "lease", "ws").SandboxID
+		w.stream = func(ctx context.Context, s control.Spawn, sink control.Sink) (control.Outcome, error) {
+			sink(2, []byte("before"))
+			return untilCancelled(ctx, s)
+		}
+		r, err := m.Start(t.Context(), "ws", sb, command("i"), "d")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+		synctest.Wait()
+		if err := m.Dispose(t.Context(), "ws", sb); err != nil { // while nobody reads
+			t.Fatal(err)
+		}
+		if stdout, stderr := drain(t, r); len(stdout) != 0 || string(stderr) != "before" {
+			t.Errorf("the stream gave %q, %q", stdout, stderr)
+		}
+		_, err = r.Outcome()
+		wantCode(t, "outcome", err, api.SandboxDisposed)
+		wantIdle(t, m, sb)
+	})
+}

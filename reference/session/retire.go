@@ -138,6 +138,7 @@ func (m *Manager) retireLocked(s *sandbox, reason string) {
 		return
 	}
 	s.rec.State, s.rec.Reason = stateRetiring, reason
+	m.done.retired(reason)
 	if s.timer != nil {
 		s.timer.Stop()
 	}
@@ -162,6 +163,7 @@ func (m *Manager) retirement(s *sandbox) {
 		}
 		m.log.Warn("sandbox not removed", "sandbox", s.rec.SandboxID, "retry", backoff, "err", err)
 		m.mu.Lock()
+		m.done.retries++
 		close(s.attempt)
 		s.attempt = make(chan struct{})
 		m.mu.Unlock()
@@ -307,6 +309,7 @@ func (m *Manager) conclude(ctx context.Context, s *sandbox, rec record) error {
 	m.mu.Lock()
 	s.rec = rec
 	m.forgetLocked(s)
+	m.done.removals++
 	var forgotten []string
 	if !rec.Failed {
 		forgotten = m.gone.add(rec, time.Now())

@@ -8,6 +8,9 @@
 // never lets an error of another layer out unmapped: everything it returns is an
 // *api.Error.
 //
+// Output of a command is kept once, bounded by the command's own budget, while it runs and after;
+// the outcome and every reader of a stream share it, and no reader can hold a command up.
+//
 // Order of every effect: the record is durable, then the effect happens, then the record
 // is replaced; a record is dropped or turned into a tombstone of 24 h only after the
 // container is proven gone and the workspace is released.
@@ -54,6 +57,7 @@ type Manager struct {
 	purging    map[string]bool     // workspaces that are being purged
 	gone       *memory
 	creating   int
+	done       tally
 	execs      int
 	reconciled bool
 	closing    bool

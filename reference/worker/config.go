@@ -134,18 +134,27 @@ func (m Metrics) Network() (network, address string) {
 
 // LoadConfig reads and checks a configuration file. The error names every problem.
 func LoadConfig(path string) (Config, error) {
-	b, err := readBounded(path)
+	b, err := ReadConfig(path)
 	if err != nil {
 		return Config{}, err
 	}
-	var c Config
-	if err := strictjson.Unmarshal(b, &c, strictjson.Limits{Bytes: maxConfigBytes, Depth: 8, StringBytes: 64 << 10}); err != nil {
-		return Config{}, fmt.Errorf("decode %s: %w", path, err)
-	}
-	if err := c.Validate(); err != nil {
-		return Config{}, err
+	c, err := ParseConfig(b)
+	if err != nil {
+		return Config{}, fmt.Errorf("%s: %w", path, err)
 	}
 	return c, nil
+}
+
+// ReadConfig returns the text of a configuration file of at most 1 MiB.
+func ReadConfig(path string) ([]byte, error) { return readBounded(path) }
+
+// ParseConfig decodes and checks the text of a configuration file.
+func ParseConfig(text []byte) (Config, error) {
+	var c Config
+	if err := strictjson.Unmarshal(text, &c, strictjson.Limits{Bytes: maxConfigBytes, Depth: 8, StringBytes: 64 << 10}); err != nil {
+		return Config{}, fmt.Errorf("decode: %w", err)
+	}
+	return c, c.Validate()
 }
 
 // Validate returns all problems, joined.
@@ -209,11 +218,11 @@ func (c Config) Validate() error {
 	need(c.Engine.CgroupParent != "", "engine.cgroupParent is empty")
 	need(api.ValidID(c.Engine.Runtime), "engine.runtime is not the name of a runtime")
 	need(api.ValidDigest(c.SandboxBinary.Digest), "sandboxBinary.digest is not a digest")
-	need(c.Workspaces.ReserveBytes >= 0 && c.Workspaces.ReserveInodes >= 0, "workspaces reserve is negative")
+	need(c.Workspaces.ReserveBytes >= 0 && c.Workspaces.ReserveInodes >= 0, "workspaces.reserveBytes or workspaces.reserveInodes is negative")
 	need(c.Authority.Issuer != "", "authority.issuer is empty")
 	need(len(c.Authority.Keys) == 1 || len(c.Authority.Keys) == 2, "authority.keys holds %d keys, one or two are needed", len(c.Authority.Keys))
 	for _, k := range c.Authority.Keys {
-		need(api.ValidID(k.KID) && len(k.PublicKey) == ed25519.PublicKeySize, "an authority key is malformed")
+		need(api.ValidID(k.KID) && len(k.PublicKey) == ed25519.PublicKeySize, "authority.keys holds a malformed key")
 	}
 	if err := c.Ceilings.Positive(); err != nil {
 		bad = append(bad, fmt.Errorf("ceilings: %w", errors.Unwrap(err)))
@@ -224,7 +233,7 @@ func (c Config) Validate() error {
 		need(api.ValidDigest(q.CohortID), "candidates.cohortId is not a digest")
 		need(len(q.Images) > 0, "candidates.images is empty")
 		for _, i := range q.Images {
-			need(api.ValidDigest(i.ConfigDigest) && api.ValidDigest(i.ManifestDigest), "a candidate image is not given by digests")
+			need(api.ValidDigest(i.ConfigDigest) && api.ValidDigest(i.ManifestDigest), "candidates.images holds one that is not given by digests")
 		}
 	}
 	return errors.Join(bad...)

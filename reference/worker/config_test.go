@@ -80,7 +80,7 @@ func TestLoadConfig(t *testing.T) {
 		"tag":            {func(c *Config) { c.Candidates.Images[0].ConfigDigest = "busybox:latest" }, nil, "by digests"},
 		"cohort name":    {func(c *Config) { c.Candidates.CohortID = "prod" }, nil, "cohortId"},
 		"no keys":        {func(c *Config) { c.Authority.Keys = nil }, nil, "0 keys"},
-		"short key":      {func(c *Config) { c.Authority.Keys[0].PublicKey = []byte("x") }, nil, "authority key"},
+		"short key":      {func(c *Config) { c.Authority.Keys[0].PublicKey = []byte("x") }, nil, "malformed key"},
 		"no ceiling":     {func(c *Config) { c.Ceilings.PIDs = 0 }, nil, "pids"},
 		"engine default": {func(c *Config) { c.Engine.Runtime = "" }, nil, "engine.runtime"},
 		"shared cgroup":  {func(c *Config) { c.Engine.CgroupParent = "" }, nil, "cgroupParent"},

@@ -4,26 +4,33 @@ package worker
 
 import (
 	"crypto/tls"
+	"math"
 	"net"
 	"sync"
 	"time"
 )
 
-// connectionGrace is how long a connection is safe from being put out. With the bound it fixes
-// how fast a full house turns over: 128 connections in 250 ms, so that a caller behind a kernel
-// queue of 4,096 strangers (net.core.somaxconn) waits for 8 s at most.
+// connectionGrace is how long a stranger may keep the worker waiting before it can be put out, and
+// how long a known connection is safe after an answer. With the bound it fixes how fast a full house
+// turns over: 128 connections in 250 ms, so that a caller behind a kernel queue of 4,096 strangers
+// (net.core.somaxconn) waits for 8 s, and for 24 s when three listeners are flooded alike.
 const connectionGrace = 250 * time.Millisecond
+
+// strangerBytes is what is read from a connection before it has proven itself: headers as they are
+// parsed, and what a caller sends ahead of its body (the first window of HTTP/2).
+const strangerBytes = maxParsedHeaderBytes + 64<<10
 
 // connections bounds how many connections are open over all listeners, and decides who goes when
 // one more comes.
 //
 // A connection is busy while a request with a valid capability is on it; it is then never put
-// out. It is proven once it has carried one, and a stranger before. When the house is full and
-// one more connection arrives, the stranger that came first goes, and without strangers the proven
-// connection that has been idle longest; each only after its grace. When all are busy the newcomer
-// waits, accepted and unread, and those behind it wait in the kernel's queue. So there are at
-// most max connections and one more for each listener. A stranger goes after headerTimeout in any
-// case: /healthz proves nothing.
+// out. It is known once it has carried one, and a stranger before. A stranger gets one answer and
+// headerTimeout in all: /healthz proves nothing. When the house is full and one more connection
+// arrives, the stranger that came first goes, and without strangers the known connection that has
+// been idle longest; each only after its grace, of which a stranger uses up only the time in which
+// the worker waits for it: a caller whose request has arrived is not put out because the worker is
+// slow to look at it. When all are busy the newcomer waits, accepted and unread, and those behind
+// it wait in the kernel's queue. So there are at most max connections and one more for each listener.
 type connections struct {
 	max            int
 	grace, strange time.Duration
@@ -31,6 +38,9 @@ type connections struct {
 	mu      sync.Mutex
 	open    map[*conn]struct{} // guarded by mu
 	changed chan struct{}      // guarded by mu; closed and replaced when a place may have come free
+
+	waiting         int    // guarded by mu
+	putOut, expired uint64 // guarded by mu
 }
 
 func newConnections(max int) *connections {
@@ -58,6 +68,7 @@ func (l *bounded) Accept() (net.Conn, error) {
 		return nil, err
 	}
 	c := &conn{Conn: raw, raw: raw, pool: l.pool}
+	c.limit.Store(strangerBytes)
 	if t, ok := l.Listener.(*tlsListener); ok {
 		c.Conn = tls.Server(raw, t.cfg) // the handshake comes with the first read, under its deadline
 	}
@@ -88,6 +99,9 @@ func (p *connections) admit(c *conn, closed <-chan struct{}) bool {
 		out, wait := p.choose(now)
 		if out != nil {
 			p.remove(out)
+			p.putOut++
+		} else {
+			p.waiting++
 		}
 		changed := p.changed
 		p.mu.Unlock()
@@ -95,36 +109,51 @@ func (p *connections) admit(c *conn, closed <-chan struct{}) bool {
 			_ = out.raw.Close() // the raw one: TLS would wait for the peer to take its farewell
 			continue
 		}
-		timer := time.NewTimer(wait)
+		timer, ended := time.NewTimer(wait), false
 		select {
 		case <-changed:
 		case <-timer.C:
 		case <-closed:
-			timer.Stop()
-			return false
+			ended = true
 		}
 		timer.Stop()
+		p.mu.Lock()
+		p.waiting--
+		p.mu.Unlock()
+		if ended {
+			return false
+		}
 	}
 }
 
 // choose returns who goes, or how long it takes until somebody may.
 // Preconditions: mu is held.
 func (p *connections) choose(now time.Time) (out *conn, wait time.Duration) {
+	strangers := false
+	wait = time.Hour // all are busy: until one leaves
 	for c := range p.open {
-		if c.busy > 0 {
+		if c.busy > 0 || strangers && c.known {
 			continue
 		}
-		if out == nil || (!c.proven && out.proven) || (c.proven == out.proven && c.since.Before(out.since)) {
+		if !c.known && !strangers { // one shields all that are known, even within its grace
+			strangers, out, wait = true, nil, time.Hour
+		}
+		used := now.Sub(c.since)
+		if !c.known {
+			used = c.waited(now)
+		}
+		if left := p.grace - used; left > 0 {
+			wait = min(wait, max(left, p.grace/10))
+			continue
+		}
+		if out == nil || c.since.Before(out.since) {
 			out = c
 		}
 	}
-	if out == nil {
-		return nil, time.Hour // until one leaves
+	if out != nil {
+		return out, 0
 	}
-	if wait = p.grace - now.Sub(out.since); wait > 0 {
-		return nil, wait
-	}
-	return out, 0
+	return nil, wait
 }
 
 // remove takes c off the list. Preconditions: mu is held; c is closed afterwards.
@@ -147,9 +176,10 @@ func (p *connections) tell() {
 // expire ends a connection that is still a stranger.
 func (p *connections) expire(c *conn) {
 	p.mu.Lock()
-	out := !c.proven
+	out := !c.known
 	if out {
 		p.remove(c)
+		p.expired++
 	}
 	p.mu.Unlock()
 	if out {
@@ -166,7 +196,8 @@ func (p *connections) enter(c *conn) bool {
 		return false
 	}
 	c.busy++
-	c.proven = true
+	c.known = true
+	c.limit.Store(math.MaxInt64)
 	return true
 }
 
@@ -181,7 +212,7 @@ func (p *connections) leave(c *conn) {
 func (p *connections) isStranger(c *conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return !c.proven
+	return !c.known
 }
 
 func (p *connections) leftBy(c *conn) {

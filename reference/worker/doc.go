@@ -7,7 +7,8 @@
 // bounded body, digest, strict decoding, and only then session (binding, lease, effect). For a
 // file write, whose body streams, binding and lease come before the body and the digest decides
 // at its end. Unsigned traffic consumes nothing but its own connection. Causes go to the log
-// with the request id; the wire carries a code and its fixed sentence.
+// with the request id; the wire carries a code and its fixed sentence: as the answer, as the last
+// line of a stream that has begun, or, in the middle of a file, not at all: the connection is cut.
 //
 // It never owns lifecycle, never touches a workspace or an engine itself, and has no route for
 // what is not built. It also holds the configuration file's type and the content-addressed

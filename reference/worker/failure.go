@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"runtime"
 	"strings"
+	"time"
 
 	"github.com/hallmark-sandbox/hallmark/reference/api"
 	"github.com/hallmark-sandbox/hallmark/reference/workspace"
@@ -107,7 +108,7 @@ func panicCause(p any) string {
 	return fmt.Sprintf("a %T", p)
 }
 
-// part ends the connection of a stranger with this refusal.
+// part ends the connection of a stranger with this answer.
 func (s *Server) part(x *exchange) {
 	if c := connOf(x.r.Context()); c != nil && c.pool.isStranger(c) {
 		x.w.Header().Set("Connection", "close")
@@ -118,7 +119,11 @@ func (s *Server) part(x *exchange) {
 // for it, so the status is that of REQUEST_INVALID; said is net/http's own status line.
 func (s *Server) unparsed(ctx context.Context, said string) []byte {
 	id, code := requestID(), api.RequestInvalid
-	s.o.Log.Log(ctx, level(code), "request refused", "request", id, "code", code, "err", "not parsed: "+said)
+	s.o.Observer.RequestBegan()
+	s.o.Observer.RequestEnded(RequestEnd{Op: OpUnparsed, Code: code})
+	if ok, suppressed := s.lines.take(time.Now()); ok {
+		s.o.Log.Log(ctx, level(code), "request refused", "request", id, "op", OpUnparsed, "code", code, "err", "not parsed: "+said, "suppressed", suppressed)
+	}
 	b, err := strictjson.Marshal(code.Body(id))
 	if err != nil {
 		return nil // a fixed shape

@@ -34,6 +34,7 @@ type fake struct {
 	files   map[string][]byte
 
 	end      context.CancelCauseFunc                                                      // of the sandbox of the last file operation
+	failing  func() error                                                                 // likewise
 	fail     error                                                                        // returned by every call when set
 	onExec   func(context.Context, api.ExecRequest) (api.ExecResult, error)               // replaces exec when set
 	onStart  func(context.Context, api.ExecRequest) (Execution, error)                    // likewise
@@ -46,9 +47,13 @@ type fake struct {
 
 func (f *fake) enter(name string) error {
 	f.mu.Lock()
-	defer f.mu.Unlock()
 	f.calls = append(f.calls, name)
-	return f.fail
+	err, failing := f.fail, f.failing
+	f.mu.Unlock()
+	if failing != nil {
+		return failing()
+	}
+	return err
 }
 
 func (f *fake) count() int {
@@ -81,7 +86,7 @@ func (f *fake) Create(_ context.Context, req api.CreateRequest, digest string) (
 }
 
 func (f *fake) Get(_ context.Context, ws, sb string) (api.SandboxState, error) {
-	return api.SandboxState{SandboxID: sb, WorkspaceID: ws, State: "ready"}, f.enter("get")
+	return api.SandboxState{SandboxID: sb, WorkspaceID: ws, State: "ready", ExpiresAt: "2026-01-02T03:04:05.000Z", Generation: 1}, f.enter("get")
 }
 
 func (f *fake) Exec(ctx context.Context, _, _ string, req api.ExecRequest, _ string) (api.ExecResult, error) {
@@ -173,24 +178,46 @@ type rig struct {
 	dir      string
 	fake     *fake
 	store    *state.Store
+	nonces   failingNonces
 	server   *Server
 	client   *client.Client
 	cfg      client.Config
 	health   api.Health
 	log      *lockedBuffer
+	seen     *seen
 	stop     context.CancelFunc
 	finished chan error
 }
 
 type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
+	only string // lines without it are dropped
+	mu   sync.Mutex
+	b    bytes.Buffer
 }
 
 func (l *lockedBuffer) Write(p []byte) (int, error) {
+	if !bytes.Contains(p, []byte(l.only)) {
+		return len(p), nil
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.b.Write(p)
+}
+
+// line returns the first line with text, or nothing.
+func (l *lockedBuffer) line(text string) string {
+	for line := range strings.Lines(l.String()) {
+		if strings.Contains(line, text) {
+			return line
+		}
+	}
+	return ""
+}
+
+func (l *lockedBuffer) reset() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.b.Reset()
 }
 
 func (l *lockedBuffer) String() string {
@@ -220,6 +247,8 @@ type tweak struct {
 	strange                    time.Duration
 	drain                      time.Duration  // 10 s
 	listeners                  []net.Listener // besides the socket
+	logged                     string         // only lines with it are kept
+	forgetful                  bool           // nonces are not stored, and fail as rig.nonces is told
 }
 
 func newRig(t *testing.T, tw tweak) *rig {
@@ -227,7 +256,7 @@ func newRig(t *testing.T, tw tweak) *rig {
 	if tw.mode == "" {
 		tw.mode = api.Production
 	}
-	r := &rig{t: t, dir: t.TempDir(), log: &lockedBuffer{}}
+	r := &rig{t: t, dir: t.TempDir(), log: &lockedBuffer{only: tw.logged}, seen: &seen{}}
 	workerKey, authority := key(t), key(t)
 	r.cfg = client.Config{
 		Socket: filepath.Join(r.dir, "w.sock"), WorkerID: "worker-1", WorkerKey: workerKey.Public().(ed25519.PublicKey),
@@ -275,8 +304,12 @@ func (r *rig) start(workerKey, authority ed25519.PrivateKey, tw tweak) {
 			SandboxBinary: hexOf("f"), CohortID: hexOf("c"), PinsDigest: hexOf("d"), ExpiresAtUnixMs: time.Now().Add(time.Hour).UnixMilli(),
 		}
 	}
+	var nonces Nonces = r.store
+	if tw.forgetful {
+		nonces = &r.nonces
+	}
 	r.server, err = New(Options{
-		Health: r.health, Verifier: verifier, Signer: signer, Nonces: r.store, Sessions: r.fake,
+		Health: r.health, Verifier: verifier, Signer: signer, Nonces: nonces, Sessions: r.fake,
 		OpenFiles: func(ctx context.Context, _, _ string) (context.Context, Files, func(), error) {
 			ctx, cancel := context.WithCancelCause(ctx)
 			r.fake.mu.Lock()
@@ -284,7 +317,8 @@ func (r *rig) start(workerKey, authority ed25519.PrivateKey, tw tweak) {
 			r.fake.mu.Unlock()
 			return ctx, r.fake, func() { cancel(nil) }, r.fake.enter("open")
 		},
-		Log: slog.New(slog.NewJSONHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Observer: r.seen,
+		Log:      slog.New(slog.NewJSONHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
 	must(err)
 	if tw.stall > 0 {

@@ -27,16 +27,26 @@ type exchange struct {
 	started bool // the status line is out: a failure can only cut the connection, or be the last line
 
 	last func(api.ErrorDetail) error // writes a failure as the last line of a stream; nil elsewhere
+
+	// For the log and the observer.
+	start    time.Time
+	op       api.Op
+	code     api.Code
+	streamed bool
+	admitted bool // the nonce is consumed
 }
 
 // ServeHTTP implements [http.Handler].
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x := &exchange{w: w, r: r, id: requestID()}
+	defer s.began(x)()
 	if err := s.begin(x); err != nil {
 		s.fail(x, call{}, fmt.Errorf("set deadlines: %w", err))
 		return
 	}
 	if r.Method == http.MethodGet && r.RequestURI == "/healthz" {
+		s.part(x)
+		x.op = OpLiveness
 		w.WriteHeader(http.StatusNoContent)
 		return
 	}
@@ -65,6 +75,7 @@ func (s *Server) guard(x *exchange) (c call, err error) {
 	if c, err = route(x.r); err != nil {
 		return c, err
 	}
+	x.op = c.op
 	if x.claims, err = s.verify(x.r, c); err != nil {
 		return c, err
 	}
@@ -76,6 +87,7 @@ func (s *Server) guard(x *exchange) (c call, err error) {
 	if err := s.consume(x.r, x.claims); err != nil {
 		return c, err
 	}
+	x.admitted = true
 	drop, err := s.hold(x.r, c.op)
 	if err != nil {
 		return c, err
@@ -235,8 +247,8 @@ func (x *exchange) answer(status int, v any) error {
 // after any other it cuts the connection, so that a truncated answer cannot be taken for a whole one.
 func (s *Server) fail(x *exchange, c call, err error) {
 	code := codeOf(err)
-	s.o.Log.Log(x.r.Context(), level(code), "request refused", "request", x.id, "op", c.op,
-		"workspace", x.claims.WorkspaceID, "sandbox", c.sandbox, "code", code, "err", x.cause(err))
+	x.code = code
+	s.logRefusal(x, c, code, x.cause(err))
 	if x.started {
 		if x.last != nil && x.last(code.Body(x.id).Error) == nil {
 			return
@@ -245,7 +257,9 @@ func (s *Server) fail(x *exchange, c call, err error) {
 	}
 	s.part(x)
 	if aerr := x.answer(code.Status(), code.Body(x.id)); aerr != nil {
-		s.o.Log.InfoContext(x.r.Context(), "refusal not delivered", "request", x.id, "err", x.cause(aerr))
+		if x.admitted { // others could fill the log with it
+			s.o.Log.InfoContext(x.r.Context(), "refusal not delivered", "request", x.id, "err", x.cause(aerr))
+		}
 		panic(http.ErrAbortHandler)
 	}
 }

@@ -177,50 +177,6 @@ func TestDrain(t *testing.T) {
 	r.finished <- nil // shutdown closes the store
 }
 
-func TestConnectionLimit(t *testing.T) {
-	r := newRig(t, tweak{connections: 2})
-	var held []net.Conn
-	for range 2 {
-		c, err := net.Dial("unix", r.cfg.Socket)
-		if err != nil {
-			t.Fatal(err)
-		}
-		held = append(held, c)
-		if _, err := io.WriteString(c, "GET /healthz HTTP/1.1\r\nHost: w\r\n\r\n"); err != nil {
-			t.Fatal(err)
-		}
-		if res, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil || res.StatusCode != 204 {
-			t.Fatalf("%v, %v", res, err)
-		}
-	}
-	third, err := net.Dial("unix", r.cfg.Socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer third.Close()
-	if _, err := io.WriteString(third, "GET /healthz HTTP/1.1\r\nHost: w\r\n\r\n"); err != nil {
-		t.Fatal(err)
-	}
-	if err := third.SetReadDeadline(time.Now().Add(200 * time.Millisecond)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := third.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Fatalf("a third connection was served: %v", err)
-	}
-	if err := held[0].Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := third.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
-		t.Fatal(err)
-	}
-	if res, err := http.ReadResponse(bufio.NewReader(third), nil); err != nil || res.StatusCode != 204 {
-		t.Errorf("after one left: %v, %v", res, err)
-	}
-	if err := held[1].Close(); err != nil {
-		t.Fatal(err)
-	}
-}
-
 func TestListen(t *testing.T) {
 	ctx, path := t.Context(), filepath.Join(t.TempDir(), "s")
 	l, err := Listen(ctx, path)

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -28,14 +29,63 @@ type conn struct {
 	pool     *connections
 
 	busy     int         // guarded by pool.mu; requests with a valid capability
-	proven   bool        // guarded by pool.mu; had one
+	known    bool        // guarded by pool.mu; had one
 	gone     bool        // guarded by pool.mu; put out, or closed
 	since    time.Time   // guarded by pool.mu; of its arrival, or of the end of its last request
 	stranger *time.Timer // ends it if it proves nothing
 
+	limit   atomic.Int64 // bytes that may still be read
+	in, out stopwatch    // of the time that the worker waits for the peer
+
 	answering atomic.Bool // a handler's answer is on its way
 	http2     atomic.Bool // all writes are frames, whatever they look like
 	refused   func(cause string) []byte
+}
+
+var errStranger = errors.New("too much from a connection without a valid capability")
+
+// Read implements [net.Conn].
+func (c *conn) Read(b []byte) (int, error) {
+	if c.limit.Load() <= 0 {
+		return 0, errStranger
+	}
+	c.in.start()
+	n, err := c.Conn.Read(b)
+	c.in.stop()
+	c.limit.Add(-int64(n))
+	return n, err
+}
+
+// waited returns how long the worker has waited for the peer, to send or to take, until now.
+func (c *conn) waited(now time.Time) time.Duration { return c.in.total(now) + c.out.total(now) }
+
+// stopwatch adds up the time between start and stop, which do not overlap.
+type stopwatch struct {
+	mu    sync.Mutex
+	since time.Time     // guarded by mu; zero when stopped
+	sum   time.Duration // guarded by mu
+}
+
+func (s *stopwatch) start() {
+	s.mu.Lock()
+	s.since = time.Now()
+	s.mu.Unlock()
+}
+
+func (s *stopwatch) stop() {
+	s.mu.Lock()
+	s.sum += time.Since(s.since)
+	s.since = time.Time{}
+	s.mu.Unlock()
+}
+
+func (s *stopwatch) total(now time.Time) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.since.IsZero() {
+		return s.sum
+	}
+	return s.sum + now.Sub(s.since)
 }
 
 // Close implements [net.Conn].
@@ -59,6 +109,8 @@ func (c *conn) CloseWrite() error {
 // handler: it writes a status line and a text in one piece, and closes. Outside of an answer
 // nothing else is written, but for HTTP/2, whose first write is a SETTINGS frame.
 func (c *conn) Write(b []byte) (int, error) {
+	c.out.start()
+	defer c.out.stop()
 	if c.answering.Load() || c.http2.Load() {
 		return c.Conn.Write(b)
 	}

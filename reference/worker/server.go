@@ -93,7 +93,7 @@ type Verifier interface {
 	Verify(token string, want capability.Want) (capability.Claims, error)
 }
 
-// Options of [New]. All are required.
+// Options of [New]. All but Observer are required.
 type Options struct {
 	Health    api.Health // what this worker says of itself; Challenge is set per answer
 	Verifier  Verifier
@@ -102,6 +102,7 @@ type Options struct {
 	Sessions  Sessions
 	OpenFiles OpenFiles
 	Log       *slog.Logger
+	Observer  Observer // nil for none
 }
 
 // Server serves the worker API. It is an [http.Handler].
@@ -111,6 +112,7 @@ type Server struct {
 	heartbeat time.Duration // heartbeatEvery
 	patience  time.Duration // answerTimeout, for one line of a stream
 	draining  atomic.Bool
+	lines     lineBudget // of the log, for requests without a capability
 
 	connections *connections
 	held        *semaphore.Weighted // bytes of JSON bodies
@@ -137,6 +139,9 @@ func New(o Options) (*Server, error) {
 	if err := h.Limits.ResourceCeilings.Positive(); err != nil {
 		return nil, fmt.Errorf("worker: ceilings: %w", err)
 	}
+	if o.Observer == nil {
+		o.Observer = unobserved{}
+	}
 	s := &Server{
 		o: o, stall: bodyTimeout, heartbeat: heartbeatEvery, patience: answerTimeout,
 		connections: newConnections(int(h.Limits.Connections)), held: semaphore.NewWeighted(maxHeldBytes),
@@ -147,7 +152,7 @@ func New(o Options) (*Server, error) {
 
 // Features are what every worker has, by the names that the suite uses.
 func Features() []string {
-	return []string{"admission", "exec", "files", "no-network", "protocol", "quota", "reconcile", "supervisor"}
+	return []string{"admission", "cancel", "exec", "files", "no-network", "protocol", "quota", "reconcile", "stream", "supervisor"}
 }
 
 // FeatureCredentials is claimed where providers are configured.

@@ -90,6 +90,7 @@ func (s *Server) openLines(x *exchange) *lines {
 	l := &lines{w: x.w, rc: http.NewResponseController(x.w), limit: s.patience}
 	x.w.Header().Set("Content-Type", api.TypeNDJSON)
 	x.started = true
+	s.streams(x)
 	x.last = func(e api.ErrorDetail) error {
 		return l.write(api.ExecEvent{Type: api.ExecFailed, Error: &e})
 	}

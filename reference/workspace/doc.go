@@ -4,7 +4,7 @@
 // client, while a hostile tenant changes the same tree.
 //
 // It owns descriptors and threads, for one operation each; a [Tree] owns one descriptor of
-// the workspace's root. It observes names as bytes. It never resolves a path other than by
+// the workspace's root, and a [Watcher] one thread and one inotify(7) instance. It observes names as bytes. It never resolves a path other than by
 // openat2(2) with RESOLVE_BENEATH, NO_SYMLINKS, NO_MAGICLINKS and NO_XDEV, has no fallback where that is missing, never follows a symlink,
 // never opens a special file, and never acts with root's authority: each operation runs on
 // an OS thread that has given up uid, gid, groups and capabilities for good, so that a

@@ -35,6 +35,7 @@ type Contract struct {
 // operation is one method of one path.
 type operation struct {
 	method, path string
+	parts        []string // of path
 	item         *openapi3.PathItem
 	op           *openapi3.Operation
 	codes        map[api.Code]bool
@@ -69,7 +70,7 @@ func Parse(text []byte) (*Contract, error) {
 	}
 	for path, item := range doc.Paths.Map() {
 		for method, op := range item.Operations() {
-			o := operation{method: method, path: path, item: item, op: op, codes: map[api.Code]bool{}}
+			o := operation{method: method, path: path, parts: strings.Split(path, "/"), item: item, op: op, codes: map[api.Code]bool{}}
 			names, ok := op.Extensions["x-codes"].([]any)
 			if !ok {
 				return nil, fmt.Errorf("%s has no x-codes", op.OperationID)
@@ -97,15 +98,13 @@ func (c *Contract) match(method, target string) (*operation, map[string]string) 
 	path, _, _ := strings.Cut(target, "?")
 	have := strings.Split(path, "/")
 	for i, o := range c.operations {
-		want := strings.Split(o.path, "/")
-		if o.method != method || len(want) != len(have) {
+		if o.method != method || len(o.parts) != len(have) {
 			continue
 		}
 		params, same := map[string]string{}, true
-		for j, w := range want {
-			name, isParam := strings.CutPrefix(strings.TrimSuffix(w, "}"), "{")
-			if isParam {
-				params[name] = have[j]
+		for j, w := range o.parts {
+			if strings.HasPrefix(w, "{") {
+				params[strings.Trim(w, "{}")] = have[j]
 			} else if w != have[j] {
 				same = false
 			}

@@ -132,7 +132,7 @@ func TestExchanges(t *testing.T) {
 		"header field":        exec(answer{200, http.Header{"Content-Type": {api.TypeJSON}, "X-Cause": {"disk"}}, noOutput}, "X-Cause", ""),
 		"failure":             exec(answer{504, typed(api.TypeJSON), failure(api.Timeout)}, "", "exec REMOTE_WORKER_TIMEOUT"),
 		"code not declared":   exec(answer{502, typed(api.TypeJSON), failure(api.ProtocolMismatch)}, "does not declare", ""),
-		"code and status":     exec(answer{503, typed(api.TypeJSON), failure(api.Timeout)}, "does not match its code", ""),
+		"code and status":     exec(answer{503, typed(api.TypeJSON), failure(api.Timeout)}, "does not match its status", ""),
 		"code of nobody":      exec(answer{503, typed(api.TypeJSON), strings.Replace(failure(api.Unavailable), "UNAVAILABLE", "OTHER", 1)}, "status 503", ""),
 		"own sentence":        exec(answer{503, typed(api.TypeJSON), strings.Replace(failure(api.Unavailable), "now", "today", 1)}, "does not match its code", ""),
 		"body without schema": {api.OpDispose, "DELETE", sandboxes, "", answer{204, nil, "x"}, "has a body", ""},

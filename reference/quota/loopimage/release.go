@@ -33,6 +33,7 @@ func (s *Store) Release(ctx context.Context, id string) (Done, error) {
 }
 
 func release(ctx context.Context, p paths) (found bool, err error) {
+	var held []string
 	for {
 		_, mounted, err := mountRoot(p.mount)
 		if err != nil {
@@ -49,8 +50,7 @@ func release(ctx context.Context, p paths) (found bool, err error) {
 				return found, fmt.Errorf("unmount workspace: %w", err)
 			}
 		} else {
-			held, err := holders(p.image)
-			if err != nil {
+			if held, err = holders(p.image); err != nil {
 				return found, err
 			}
 			if len(held) == 0 {
@@ -61,7 +61,7 @@ func release(ctx context.Context, p paths) (found bool, err error) {
 		}
 		select {
 		case <-ctx.Done():
-			return found, fmt.Errorf("%w: still %s", ErrBusy, why)
+			return found, fmt.Errorf("%w: still %s%s", ErrBusy, why, keepers(held))
 		case <-time.After(releasePoll):
 		}
 	}
