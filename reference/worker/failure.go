@@ -36,7 +36,8 @@ func workspaceCodes() []struct {
 		{workspace.ErrAccess, api.RequestInvalid},
 		{workspace.ErrQuota, api.QuotaExceeded},
 		{workspace.ErrPrimitive, api.PathPrimitiveUnavailable},
-		{workspace.ErrDigest, api.Unauthenticated}, // the body is not the one that was signed
+		{workspace.ErrDigest, api.Unauthenticated},   // the body is not the one that was signed
+		{workspace.ErrSize, api.IdempotencyConflict}, // perhaps this very append was done before
 		{workspace.ErrRequest, api.RequestInvalid},
 		{workspace.ErrNotLink, api.RequestInvalid},
 		{workspace.ErrBody, api.RequestInvalid},

@@ -114,6 +114,8 @@ func (s *Server) dispatch(x *exchange, c call) error {
 		return s.read(x, c)
 	case api.OpWrite:
 		return s.write(x, c)
+	case api.OpEvents:
+		return s.events(x, c)
 	case api.OpRenew:
 		return s.renew(x, c)
 	case api.OpDispose:
