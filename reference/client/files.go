@@ -76,8 +76,11 @@ func (c *Client) Open(ctx context.Context, workspaceID, sandboxID, path string) 
 func (f *File) Read(p []byte) (int, error) {
 	n, err := f.body.Read(p)
 	f.left -= int64(n)
-	if err == nil || errors.Is(err, io.EOF) && f.left == 0 {
+	switch {
+	case err == nil, errors.Is(err, io.EOF) && f.left == 0:
 		return n, err
+	case errors.Is(err, io.EOF):
+		err = io.ErrUnexpectedEOF // never to be taken for the end of the file
 	}
 	return n, lost(api.OpRead, err)
 }
