@@ -52,10 +52,22 @@ func (f *failure) Unwrap() error { return f.cause }
 
 func main() {
 	unix.Umask(0o077)
-	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT)
-	// After the first signal the default action is back: the second one ends the process.
-	context.AfterFunc(ctx, stop)
+	ctx, cancel := context.WithCancel(context.Background())
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, unix.SIGTERM, unix.SIGINT)
+	go obey(signals, cancel)
 	os.Exit(report(os.Stderr, run(ctx, os.Args[1:], os.Stdout)))
+}
+
+// obey ends gracefully at the first signal, and at the second as if the process had no handler, so
+// that its parent sees which one it was. Both are waited for in one place: a second one that
+// comes while the first is being handled is not lost.
+func obey(signals <-chan os.Signal, cancel func()) {
+	<-signals
+	cancel()
+	second := <-signals
+	signal.Reset(unix.SIGTERM, unix.SIGINT)
+	_ = unix.Kill(os.Getpid(), second.(unix.Signal))
 }
 
 // report prints err for the operator and returns the exit status.

@@ -101,6 +101,7 @@ func (d *daemon) run(ctx context.Context) error {
 	}
 	cancel()
 	d.log.InfoContext(ctx, "serving", "worker", d.cfg.WorkerID, "mode", d.cfg.Mode, "epoch", d.store.Epoch(), "cohort", d.gate.CohortID(), "pins", d.gate.PinsDigest())
+	defer context.AfterFunc(ctx, func() { d.log.Info("draining") })()
 	err = server.Serve(ctx, drainTimeout, listeners...)
 	if err != nil {
 		err = &failure{exitNegative, "requests were cut off", "see the log", err}

@@ -5,10 +5,14 @@ package state
 import (
 	"context"
 	"fmt"
+	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/hallmark-sandbox/hallmark/reference/api"
 )
@@ -64,4 +68,28 @@ func BenchmarkOpen100000Nonces(b *testing.B) {
 			}
 		}
 	})
+}
+
+// BenchmarkSync is what the disk itself takes: a commit has two of these.
+func BenchmarkSync(b *testing.B) {
+	f, err := os.Create(b.TempDir() + "/f")
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer f.Close()
+	page, took := make([]byte, 4096), make([]time.Duration, b.N)
+	b.ResetTimer()
+	for i := range b.N {
+		start := time.Now()
+		if _, err := f.WriteAt(page, 0); err != nil {
+			b.Fatal(err)
+		}
+		if err := unix.Fdatasync(int(f.Fd())); err != nil {
+			b.Fatal(err)
+		}
+		took[i] = time.Since(start)
+	}
+	b.StopTimer()
+	slices.Sort(took)
+	b.ReportMetric(float64(took[len(took)/2])/1e3, "p50-µs")
 }

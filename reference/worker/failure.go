@@ -109,9 +109,9 @@ func panicCause(p any) string {
 	return fmt.Sprintf("a %T", p)
 }
 
-// part ends the connection of a stranger with this answer.
+// part ends the connection with this answer when it is a stranger's, or when the worker drains.
 func (s *Server) part(x *exchange) {
-	if c := connOf(x.r.Context()); c != nil && c.pool.isStranger(c) {
+	if c := connOf(x.r.Context()); s.draining.Load() || c != nil && c.pool.isStranger(c) {
 		x.w.Header().Set("Connection", "close")
 	}
 }

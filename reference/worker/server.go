@@ -122,7 +122,7 @@ type Server struct {
 	o         Options
 	stall     time.Duration // bodyTimeout; tests shorten it, and the next two
 	heartbeat time.Duration // heartbeatEvery
-	patience  time.Duration // answerTimeout, for one line of a stream
+	patience  time.Duration // answerTimeout, for an answer or one line of a stream
 	draining  atomic.Bool
 	lines     lineBudget // of the log, for requests without a capability
 
@@ -224,8 +224,10 @@ func (s *Server) Serve(ctx context.Context, drain time.Duration, ls ...net.Liste
 		ErrorLog: slog.NewLogLogger(s.o.Log.Handler(), slog.LevelDebug),
 	}
 	done := make(chan error, len(ls))
-	for _, l := range ls {
-		go func() { done <- hs.Serve(s.connections.listener(l)) }()
+	ls = slices.Clone(ls)
+	for i := range ls {
+		ls[i] = s.connections.listener(ls[i])
+		go func() { done <- hs.Serve(ls[i]) }()
 	}
 	var err error
 	running := len(ls)
@@ -235,16 +237,36 @@ func (s *Server) Serve(ctx context.Context, drain time.Duration, ls ...net.Liste
 		err = fmt.Errorf("serve: %w", serr)
 	case <-ctx.Done():
 	}
+	return errors.Join(err, s.drain(ctx, hs, drain, ls), loopsEnded(done, running))
+}
+
+// drain ends the listeners first and the connections last. In between, who is connected and asks for
+// something new is told UNAVAILABLE: net/http's own shutdown would close the connection without a
+// word, and a caller of exec could not know that nothing has run.
+func (s *Server) drain(ctx context.Context, hs *http.Server, within time.Duration, ls []net.Listener) error {
 	s.draining.Store(true)
 	s.leave()
-	defer time.AfterFunc(drain/2, s.end).Stop()
-	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), drain)
+	defer time.AfterFunc(within/2, s.end).Stop()
+	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), within)
 	defer cancel()
-	if serr := hs.Shutdown(bounded); serr != nil {
-		err = errors.Join(err, fmt.Errorf("drain requests: %w", serr), hs.Close())
+	for _, l := range ls {
+		_ = l.Close() // one that fails to close has failed before
 	}
+	err := s.connections.quiet(bounded)
+	s.connections.expireAll()
+	if err == nil {
+		err = hs.Shutdown(bounded)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("drain requests: %w", err), hs.Close())
+	}
+	return nil
+}
+
+// loopsEnded collects what the remaining accept loops say; that they were closed is no failure.
+func loopsEnded(done <-chan error, running int) (err error) {
 	for range running {
-		if serr := <-done; !errors.Is(serr, http.ErrServerClosed) {
+		if serr := <-done; !errors.Is(serr, http.ErrServerClosed) && !errors.Is(serr, net.ErrClosed) {
 			err = errors.Join(err, fmt.Errorf("serve: %w", serr))
 		}
 	}
