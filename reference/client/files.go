@@ -140,6 +140,12 @@ func (c *Client) WriteFrom(ctx context.Context, workspaceID, sandboxID, path str
 	raw := onSandbox(api.OpWrite, http.MethodPut, workspaceID, sandboxID, "/files?"+q.Encode())
 	raw.Header = http.Header{"Content-Type": {typeBytes}}
 	from := &exact{from: body, left: size}
+	if size == 0 { // net/http will not read it
+		_, _ = from.Read(nil)
+		if err := from.failure(); err != nil {
+			return api.WriteResponse{}, api.E(api.RequestInvalid, err)
+		}
+	}
 	res, err := c.open(ctx, raw, &source{from: from, size: size, digest: digest})
 	if err == nil {
 		var answer RawResponse

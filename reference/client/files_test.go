@@ -142,6 +142,8 @@ func TestWriteFrom(t *testing.T) {
 	}
 	codeIs(t, write(bytes.NewReader(body), whole, api.Digest(nil), WriteOptions{}), api.ResponseInvalid) // the worker says what it stored
 	codeIs(t, write(bytes.NewReader(body), whole-1, digest, WriteOptions{}), api.RequestInvalid)
+	codeIs(t, write(bytes.NewReader(body), whole-1, api.Digest(body[:whole-1]), WriteOptions{}), api.RequestInvalid) // all but one would be stored
+	codeIs(t, write(strings.NewReader("x"), 0, api.Digest(nil), WriteOptions{}), api.RequestInvalid)
 	codeIs(t, write(bytes.NewReader(body), whole+1, digest, WriteOptions{}), api.RequestInvalid)
 	broken := errors.New("disk")
 	err := write(io.MultiReader(bytes.NewReader(body), iotest.ErrReader(broken)), whole+1, digest, WriteOptions{})

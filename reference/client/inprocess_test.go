@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/ed25519"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -38,6 +39,11 @@ func inProcess(others ...net.Listener) (cfg client.Config, stop func(), err erro
 	if err != nil {
 		return cfg, nil, err
 	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.RemoveAll(dir))
+		}
+	}()
 	workerKey, authority := ed25519.NewKeyFromSeed(bytes.Repeat([]byte{1}, 32)), ed25519.NewKeyFromSeed(bytes.Repeat([]byte{2}, 32))
 	clock, err := capability.NewClock()
 	if err != nil {
