@@ -1,5 +1,5 @@
 # Logic lives in Go; each target is one line of real commands. `make` alone builds.
-.PHONY: build test conformance control mutants alternatives bench doctor lint clean
+.PHONY: build test conformance control mutants alternatives fuzz bench doctor clean
 TIER ?= full
 GO = $(or $(shell go version 2>&1 | grep -qE 'version go(1\.(2[6-9]|[3-9][0-9])|[2-9])' && echo go),$(error Go 1.26 or newer is not on PATH. Get it from https://go.dev/dl, or let sudo keep yours: sudo env "PATH=$$PATH" make $@))
 
@@ -15,11 +15,11 @@ mutants:
 	$(GO) run ./ci/build/run -need-root && bin/hallmark mutants
 alternatives:
 	$(GO) run ./ci/build/run -need-root && bin/hallmark alternatives
+fuzz:
+	$(GO) run ./ci/fuzz
 bench:
 	$(GO) run ./ci/bench
 doctor:
 	$(GO) run ./ci/build/run && bin/hallmark doctor
-lint:
-	$(GO) vet ./... && test -z "$$(gofmt -l .)"
 clean:
 	rm -rf bin out .cache

@@ -154,3 +154,15 @@ func TestOnlyOneEngineClient(t *testing.T) {
 		}
 	}
 }
+
+// The contract is checked by tests. What runs only carries its text.
+func TestContractCheckerIsForTests(t *testing.T) {
+	const checker, library = module + "/reference/api/wiretest", "github.com/getkin/kin-openapi"
+	for _, n := range list(t, "./...") {
+		for _, imp := range n.imports {
+			if imp == checker || strings.HasPrefix(imp, library) && n.path != checker {
+				t.Errorf("%s imports %s outside of its tests", n.path, imp)
+			}
+		}
+	}
+}

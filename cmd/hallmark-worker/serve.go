@@ -286,6 +286,14 @@ func (d *daemon) build(ctx context.Context) (*worker.Server, error) {
 			claim := func() (func(), error) { return d.sessions.Mutate(ws, sb) }
 			return ctx, worker.GuardWrites(worker.TreeFiles(tree), claim), release, nil
 		},
+		OpenChanges: func(ctx context.Context, ws, sb string) (context.Context, worker.Changes, func(), error) {
+			ctx, tree, release, err := d.sessions.Watch(ctx, ws, sb)
+			if err != nil {
+				return nil, nil, nil, err
+			}
+			changes, release, err := worker.WatchTree(ctx, tree, release)
+			return ctx, changes, release, err
+		},
 	})
 	return server, needsOrNil(err, "the server cannot be built", "see the log")
 }

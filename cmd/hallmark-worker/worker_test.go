@@ -59,6 +59,7 @@ type site struct {
 	bin    string
 	cfg    worker.Config
 	image  image.Built
+	caller client.Config
 	client *client.Client
 }
 
@@ -110,9 +111,10 @@ func newSite(t *testing.T) *site {
 		},
 		Log: worker.Log{Path: filepath.Join(dir, "worker.log")},
 	}
-	s.client, err = client.New(client.Config{
+	s.caller = client.Config{
 		Socket: s.cfg.Listen, WorkerID: s.cfg.WorkerID, WorkerKey: workerPublic, Issuer: "test", KeyID: "k1", Key: capKey, AllowQualification: true,
-	})
+	}
+	s.client, err = client.New(s.caller)
 	must(err)
 	return s
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -224,14 +225,16 @@ func oneName(what, text string, raw []byte) ([]byte, error) {
 
 // FileCall is a decoded query of a file transfer.
 type FileCall struct {
-	Path       []byte
-	Mode       string // write only: [WriteCreate] or [WriteReplace]
-	Executable bool   // write only: mode 0755 instead of 0644
+	Path         []byte
+	Mode         string // write only: [WriteCreate], [WriteReplace] or [WriteAppend]
+	Executable   bool   // write only, but for an append, which keeps the mode: 0755 instead of 0644
+	ExpectedSize int64  // append only: of the file before it, in bytes
 }
 
 // DecodeFileQuery decodes the raw query of a file transfer: path or pathBytes (standard base64),
-// and for a write mode (required) and executable (true or false, optional). A name that is
-// unknown or given twice is refused.
+// and for a write mode (required), executable (true or false, optional, not for an append) and
+// expectedSize (for an append alone, required: decimal, without sign or leading zero). A name that
+// is unknown or given twice is refused.
 func DecodeFileQuery(raw string, write bool) (FileCall, error) {
 	q, err := url.ParseQuery(raw)
 	if err != nil {
@@ -252,8 +255,12 @@ func DecodeFileQuery(raw string, write bool) (FileCall, error) {
 			if blob, err = canonicalBase64(v); err != nil {
 				return FileCall{}, err
 			}
-		case name == "mode" && write && (v == WriteCreate || v == WriteReplace):
+		case name == "mode" && write && (v == WriteCreate || v == WriteReplace || v == WriteAppend):
 			c.Mode = v
+		case name == "expectedSize" && write:
+			if c.ExpectedSize, err = strconv.ParseInt(v, 10, 64); err != nil || c.ExpectedSize < 0 || strconv.FormatInt(c.ExpectedSize, 10) != v {
+				return FileCall{}, invalid("expectedSize is not a size")
+			}
 		case name == "executable" && write && (v == "true" || v == "false"):
 			c.Executable = v == "true"
 		default:
@@ -262,6 +269,9 @@ func DecodeFileQuery(raw string, write bool) (FileCall, error) {
 	}
 	if write && c.Mode == "" {
 		return FileCall{}, invalid("mode is missing")
+	}
+	if adds := c.Mode == WriteAppend; adds != q.Has("expectedSize") || adds && q.Has("executable") {
+		return FileCall{}, invalid("an append needs expectedSize and keeps the mode; nothing else has one")
 	}
 	if q.Has("path") && q.Has("pathBytes") {
 		return FileCall{}, invalid("path and pathBytes exclude each other")

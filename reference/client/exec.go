@@ -60,6 +60,20 @@ func (c *Client) ExecStream(ctx context.Context, workspaceID, sandboxID string, 
 	}
 	defer in.close()
 	run := invocation{req: req, each: each}
+	return run.outcome(in)
+}
+
+// invocation follows the order of a stream's events.
+type invocation struct {
+	req     api.ExecRequest
+	each    func(api.ExecEvent) error
+	started bool
+	bytes   int64
+}
+
+// outcome reads a stream to its end. Only a stream whose last line is a result, or a failure, and
+// that ends there, has one.
+func (r *invocation) outcome(in *stream) (api.ExecResult, error) {
 	for {
 		line, err := in.line()
 		if err != nil {
@@ -69,7 +83,7 @@ func (c *Client) ExecStream(ctx context.Context, workspaceID, sandboxID string, 
 		if err := api.DecodeAnswer(line, &e); err != nil {
 			return api.ExecResult{}, err
 		}
-		done, err := run.event(e)
+		done, err := r.event(e)
 		if err != nil {
 			return api.ExecResult{}, err
 		}
@@ -84,14 +98,6 @@ func (c *Client) ExecStream(ctx context.Context, workspaceID, sandboxID string, 
 		}
 		return *e.Result, nil
 	}
-}
-
-// invocation follows the order of a stream's events.
-type invocation struct {
-	req     api.ExecRequest
-	each    func(api.ExecEvent) error
-	started bool
-	bytes   int64
 }
 
 // event checks one event, and says whether it is the last one.

@@ -82,6 +82,7 @@ type sandbox struct {
 	timer   *time.Timer
 	active  int           // operations in progress
 	quiet   chan struct{} // closed when active is 0; replaced when it rises
+	watches int           // streams of changes; they are no use of it
 
 	execs       int
 	secret      bool // one of execs is secret-bearing, so the only one
@@ -177,44 +178,46 @@ func (m *Manager) Tree(ctx context.Context, ws, sb string) (context.Context, *wo
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(s.life, func() {
-		m.mu.Lock()
-		code := s.rec.code()
-		m.mu.Unlock()
-		cancel(api.E(code, errors.New("sandbox retires during the operation")))
-	})
+	ctx, end := m.while(ctx, s)
 	return ctx, s.tree, func() {
-		stop()
-		cancel(nil)
+		end()
 		release()
 	}, nil
+}
+
+// readyLocked checks binding and lease.
+func (m *Manager) readyLocked(ws, sb string) (*sandbox, error) {
+	s, ok := m.live[sb]
+	if !ok {
+		r, err := m.remembered(ws, sb)
+		if err != nil {
+			return nil, err
+		}
+		return nil, api.E(r.code(), nil)
+	}
+	if s.rec.WorkspaceID != ws {
+		return nil, api.E(api.SandboxWorkspaceMismatch, nil)
+	}
+	switch s.rec.State {
+	case stateReady:
+	case stateRetiring:
+		return nil, api.E(s.rec.code(), nil)
+	default:
+		return nil, api.E(api.Unavailable, errors.New("sandbox is being created"))
+	}
+	if m.expireLocked(s) {
+		return nil, api.E(api.SandboxExpired, nil)
+	}
+	return s, nil
 }
 
 // begin checks binding and lease and marks the sandbox as in use.
 func (m *Manager) begin(ws, sb string) (*sandbox, func(), error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	s, ok := m.live[sb]
-	if !ok {
-		r, err := m.remembered(ws, sb)
-		if err != nil {
-			return nil, nil, err
-		}
-		return nil, nil, api.E(r.code(), nil)
-	}
-	if s.rec.WorkspaceID != ws {
-		return nil, nil, api.E(api.SandboxWorkspaceMismatch, nil)
-	}
-	switch s.rec.State {
-	case stateReady:
-	case stateRetiring:
-		return nil, nil, api.E(s.rec.code(), nil)
-	default:
-		return nil, nil, api.E(api.Unavailable, errors.New("sandbox is being created"))
-	}
-	if m.expireLocked(s) {
-		return nil, nil, api.E(api.SandboxExpired, nil)
+	s, err := m.readyLocked(ws, sb)
+	if err != nil {
+		return nil, nil, err
 	}
 	if s.active == 0 {
 		s.quiet = make(chan struct{})

@@ -3,9 +3,13 @@
 package worker
 
 import (
+	"context"
 	"crypto/tls"
+	"fmt"
+	"maps"
 	"math"
 	"net"
+	"slices"
 	"sync"
 	"time"
 )
@@ -79,9 +83,12 @@ func (l *bounded) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-func (l *bounded) Close() error {
-	l.once.Do(func() { close(l.closed) })
-	return l.Listener.Close()
+func (l *bounded) Close() (err error) {
+	l.once.Do(func() {
+		close(l.closed)
+		err = l.Listener.Close()
+	})
+	return err
 }
 
 // admit gives c a place, and reports false when the listener ended first.
@@ -219,4 +226,35 @@ func (p *connections) leftBy(c *conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.remove(c)
+}
+
+// quiet waits until no connection is busy.
+func (p *connections) quiet(ctx context.Context) error {
+	for {
+		p.mu.Lock()
+		busy := 0
+		for c := range p.open {
+			busy += c.busy
+		}
+		changed := p.changed
+		p.mu.Unlock()
+		if busy == 0 {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return fmt.Errorf("%d in progress: %w", busy, ctx.Err())
+		}
+	}
+}
+
+// expireAll ends the time of all strangers.
+func (p *connections) expireAll() {
+	p.mu.Lock()
+	open := slices.Collect(maps.Keys(p.open))
+	p.mu.Unlock()
+	for _, c := range open {
+		p.expire(c)
+	}
 }

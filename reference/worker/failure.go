@@ -36,7 +36,8 @@ func workspaceCodes() []struct {
 		{workspace.ErrAccess, api.RequestInvalid},
 		{workspace.ErrQuota, api.QuotaExceeded},
 		{workspace.ErrPrimitive, api.PathPrimitiveUnavailable},
-		{workspace.ErrDigest, api.Unauthenticated}, // the body is not the one that was signed
+		{workspace.ErrDigest, api.Unauthenticated},   // the body is not the one that was signed
+		{workspace.ErrSize, api.IdempotencyConflict}, // perhaps this very append was done before
 		{workspace.ErrRequest, api.RequestInvalid},
 		{workspace.ErrNotLink, api.RequestInvalid},
 		{workspace.ErrBody, api.RequestInvalid},
@@ -108,9 +109,9 @@ func panicCause(p any) string {
 	return fmt.Sprintf("a %T", p)
 }
 
-// part ends the connection of a stranger with this answer.
+// part ends the connection with this answer when it is a stranger's, or when the worker drains.
 func (s *Server) part(x *exchange) {
-	if c := connOf(x.r.Context()); c != nil && c.pool.isStranger(c) {
+	if c := connOf(x.r.Context()); s.draining.Load() || c != nil && c.pool.isStranger(c) {
 		x.w.Header().Set("Connection", "close")
 	}
 }

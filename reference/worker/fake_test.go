@@ -32,6 +32,7 @@ type fake struct {
 	calls   []string
 	byLease map[string]api.Receipt
 	files   map[string][]byte
+	changes fakeChanges
 
 	end      context.CancelCauseFunc                                                      // of the sandbox of the last file operation
 	failing  func() error                                                                 // likewise
@@ -187,6 +188,7 @@ type rig struct {
 	seen     *seen
 	stop     context.CancelFunc
 	finished chan error
+	mounted  string // the real workspace, where a test has one
 }
 
 type lockedBuffer struct {
@@ -317,8 +319,9 @@ func (r *rig) start(workerKey, authority ed25519.PrivateKey, tw tweak) {
 			r.fake.mu.Unlock()
 			return ctx, r.fake, func() { cancel(nil) }, r.fake.enter("open")
 		},
-		Observer: r.seen,
-		Log:      slog.New(slog.NewJSONHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		OpenChanges: r.openChanges,
+		Observer:    r.seen,
+		Log:         slog.New(slog.NewJSONHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
 	must(err)
 	if tw.stall > 0 {

@@ -20,11 +20,12 @@ import (
 
 // exchange is one request and its answer.
 type exchange struct {
-	w       http.ResponseWriter
-	r       *http.Request
-	id      string
-	claims  capability.Claims
-	started bool // the status line is out: a failure can only cut the connection, or be the last line
+	w        http.ResponseWriter
+	r        *http.Request
+	id       string
+	patience time.Duration // with a caller that does not read its answer
+	claims   capability.Claims
+	started  bool // the status line is out: a failure can only cut the connection, or be the last line
 
 	last func(api.ErrorDetail) error // writes a failure as the last line of a stream; nil elsewhere
 
@@ -38,7 +39,7 @@ type exchange struct {
 
 // ServeHTTP implements [http.Handler].
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	x := &exchange{w: w, r: r, id: requestID()}
+	x := &exchange{w: w, r: r, id: requestID(), patience: s.patience}
 	defer s.began(x)()
 	if err := s.begin(x); err != nil {
 		s.fail(x, call{}, fmt.Errorf("set deadlines: %w", err))
@@ -114,6 +115,8 @@ func (s *Server) dispatch(x *exchange, c call) error {
 		return s.read(x, c)
 	case api.OpWrite:
 		return s.write(x, c)
+	case api.OpEvents:
+		return s.events(x, c)
 	case api.OpRenew:
 		return s.renew(x, c)
 	case api.OpDispose:
@@ -225,7 +228,7 @@ func (x *exchange) answer(status int, v any) error {
 	if len(b) > api.MaxAnswerBytes {
 		return api.E(api.OutputLimit, fmt.Errorf("answer of %d bytes", len(b)))
 	}
-	if err := http.NewResponseController(x.w).SetWriteDeadline(time.Now().Add(answerTimeout)); err != nil {
+	if err := http.NewResponseController(x.w).SetWriteDeadline(time.Now().Add(x.patience)); err != nil {
 		return fmt.Errorf("set write deadline: %w", err)
 	}
 	if v != nil {

@@ -140,43 +140,6 @@ func TestStalledBody(t *testing.T) {
 	}
 }
 
-func TestDrain(t *testing.T) {
-	r := newRig(t, tweak{})
-	entered, leave := make(chan struct{}), make(chan struct{})
-	r.fake.onExec = func(_ context.Context, req api.ExecRequest) (api.ExecResult, error) {
-		close(entered)
-		<-leave
-		zero := 0
-		return api.ExecResult{InvocationID: req.InvocationID, ExitCode: &zero}, nil
-	}
-	if _, err := r.client.Health(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan error, 1)
-	go func() {
-		_, err := r.client.Exec(context.Background(), "ws", "sb", api.ExecRequest{InvocationID: "i", Argv: []string{"x"}, TimeoutMs: 1000, MaxOutputBytes: 1})
-		done <- err
-	}()
-	<-entered
-	r.stop()
-	for deadline := time.Now().Add(5 * time.Second); !r.server.draining.Load(); {
-		if time.Now().After(deadline) {
-			t.Fatal("not draining")
-		}
-		time.Sleep(time.Millisecond)
-	}
-	close(leave)
-	if err := <-done; err != nil {
-		t.Errorf("the request in progress was cut off: %v", err)
-	}
-	if err := <-r.finished; err != nil {
-		t.Error(err)
-	}
-	_, err := r.client.Get(t.Context(), "ws", "sb")
-	codeIs(t, err, api.Unavailable)
-	r.finished <- nil // shutdown closes the store
-}
-
 func TestListen(t *testing.T) {
 	ctx, path := t.Context(), filepath.Join(t.TempDir(), "s")
 	l, err := Listen(ctx, path)

@@ -53,10 +53,12 @@ func refusal(t *testing.T, c net.Conn, code api.Code) {
 	}
 }
 
+func dialSocket(path string) (net.Conn, error) { return net.Dial("unix", path) }
+
 // dial connects to the socket.
 func (r *rig) dial() net.Conn {
 	r.t.Helper()
-	c, err := net.Dial("unix", r.cfg.Socket)
+	c, err := dialSocket(r.cfg.Socket)
 	if err != nil {
 		r.t.Fatal(err)
 	}

@@ -34,6 +34,7 @@ func (r *rig) noSecret(t *testing.T, more ...string) {
 		t.Errorf("%d bytes in %d lines", len(log), strings.Count(log, "\n"))
 	}
 	r.log.reset()
+	r.everyLine()
 }
 
 // TestLogHoldsNoContents sends requests that are wrong in ways in which a decoder or a library quotes
@@ -89,7 +90,9 @@ func TestLogHoldsNoContents(t *testing.T) {
 		"panic of a map":         func(req api.ExecRequest) error { var m map[string]int; m[string(req.Stdin)]++; return nil },
 	} {
 		t.Run(name, func(t *testing.T) {
-			r.fake.onExec = func(_ context.Context, req api.ExecRequest) (api.ExecResult, error) { return api.ExecResult{}, fail(req) }
+			r.fake.onExec = func(_ context.Context, req api.ExecRequest) (api.ExecResult, error) {
+				return api.ExecResult{}, fail(req)
+			}
 			defer func() { r.fake.onExec = nil }()
 			if res := r.raw(exec(good)); res.Code != api.Unavailable {
 				t.Errorf("got %s", res.Code)

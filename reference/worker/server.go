@@ -83,6 +83,17 @@ type Files interface {
 // context that it returns is ctx, and ends too when the sandbox does; its cause is then an *api.Error.
 type OpenFiles func(ctx context.Context, workspaceID, sandboxID string) (life context.Context, files Files, release func(), err error)
 
+// Changes is what happens in a workspace from now on.
+type Changes interface {
+	// Next waits for a change; ctx's error, after which it may be called again, or why there
+	// are no more.
+	Next(ctx context.Context) (api.ChangeEvent, error)
+}
+
+// OpenChanges is [OpenFiles] for a stream of changes, which is no use of the sandbox: its lease runs
+// out meanwhile. Nothing that changes after it has returned is missed.
+type OpenChanges func(ctx context.Context, workspaceID, sandboxID string) (life context.Context, changes Changes, release func(), err error)
+
 // Nonces consumes each jti once; *state.Store is one.
 type Nonces interface {
 	ConsumeNonce(ctx context.Context, jti, workspace string, expUnixMs int64) error
@@ -95,14 +106,15 @@ type Verifier interface {
 
 // Options of [New]. All but Observer are required.
 type Options struct {
-	Health    api.Health // what this worker says of itself; Challenge is set per answer
-	Verifier  Verifier
-	Signer    *capability.Signer
-	Nonces    Nonces
-	Sessions  Sessions
-	OpenFiles OpenFiles
-	Log       *slog.Logger
-	Observer  Observer // nil for none
+	Health      api.Health // what this worker says of itself; Challenge is set per answer
+	Verifier    Verifier
+	Signer      *capability.Signer
+	Nonces      Nonces
+	Sessions    Sessions
+	OpenFiles   OpenFiles
+	OpenChanges OpenChanges
+	Log         *slog.Logger
+	Observer    Observer // nil for none
 }
 
 // Server serves the worker API. It is an [http.Handler].
@@ -110,22 +122,24 @@ type Server struct {
 	o         Options
 	stall     time.Duration // bodyTimeout; tests shorten it, and the next two
 	heartbeat time.Duration // heartbeatEvery
-	patience  time.Duration // answerTimeout, for one line of a stream
+	patience  time.Duration // answerTimeout, for an answer or one line of a stream
 	draining  atomic.Bool
 	lines     lineBudget // of the log, for requests without a capability
 
 	connections *connections
 	held        *semaphore.Weighted // bytes of JSON bodies
 
-	ending context.Context // ends when what still runs in a drain has to end
-	end    context.CancelFunc
+	leaving context.Context // ends when a drain begins
+	leave   context.CancelFunc
+	ending  context.Context // ends when what still runs in a drain has to end
+	end     context.CancelFunc
 }
 
 // New checks o.
 func New(o Options) (*Server, error) {
 	h := o.Health
 	switch {
-	case o.Verifier == nil || o.Signer == nil || o.Nonces == nil || o.Sessions == nil || o.OpenFiles == nil || o.Log == nil:
+	case o.Verifier == nil || o.Signer == nil || o.Nonces == nil || o.Sessions == nil || o.OpenFiles == nil || o.OpenChanges == nil || o.Log == nil:
 		return nil, errors.New("worker: a part is missing")
 	case h.ProtocolVersion != api.ProtocolVersion || !api.ValidID(h.WorkerID) || h.BootEpoch == "":
 		return nil, errors.New("worker: protocol version, worker id or boot epoch is missing")
@@ -146,6 +160,7 @@ func New(o Options) (*Server, error) {
 		o: o, stall: bodyTimeout, heartbeat: heartbeatEvery, patience: answerTimeout,
 		connections: newConnections(int(h.Limits.Connections)), held: semaphore.NewWeighted(maxHeldBytes),
 	}
+	s.leaving, s.leave = context.WithCancel(context.Background())
 	s.ending, s.end = context.WithCancel(context.Background())
 	return s, nil
 }
@@ -209,8 +224,10 @@ func (s *Server) Serve(ctx context.Context, drain time.Duration, ls ...net.Liste
 		ErrorLog: slog.NewLogLogger(s.o.Log.Handler(), slog.LevelDebug),
 	}
 	done := make(chan error, len(ls))
-	for _, l := range ls {
-		go func() { done <- hs.Serve(s.connections.listener(l)) }()
+	ls = slices.Clone(ls)
+	for i := range ls {
+		ls[i] = s.connections.listener(ls[i])
+		go func() { done <- hs.Serve(ls[i]) }()
 	}
 	var err error
 	running := len(ls)
@@ -220,15 +237,36 @@ func (s *Server) Serve(ctx context.Context, drain time.Duration, ls ...net.Liste
 		err = fmt.Errorf("serve: %w", serr)
 	case <-ctx.Done():
 	}
+	return errors.Join(err, s.drain(ctx, hs, drain, ls), loopsEnded(done, running))
+}
+
+// drain ends the listeners first and the connections last. In between, who is connected and asks for
+// something new is told UNAVAILABLE: net/http's own shutdown would close the connection without a
+// word, and a caller of exec could not know that nothing has run.
+func (s *Server) drain(ctx context.Context, hs *http.Server, within time.Duration, ls []net.Listener) error {
 	s.draining.Store(true)
-	defer time.AfterFunc(drain/2, s.end).Stop()
-	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), drain)
+	s.leave()
+	defer time.AfterFunc(within/2, s.end).Stop()
+	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), within)
 	defer cancel()
-	if serr := hs.Shutdown(bounded); serr != nil {
-		err = errors.Join(err, fmt.Errorf("drain requests: %w", serr), hs.Close())
+	for _, l := range ls {
+		_ = l.Close() // one that fails to close has failed before
 	}
+	err := s.connections.quiet(bounded)
+	s.connections.expireAll()
+	if err == nil {
+		err = hs.Shutdown(bounded)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("drain requests: %w", err), hs.Close())
+	}
+	return nil
+}
+
+// loopsEnded collects what the remaining accept loops say; that they were closed is no failure.
+func loopsEnded(done <-chan error, running int) (err error) {
 	for range running {
-		if serr := <-done; !errors.Is(serr, http.ErrServerClosed) {
+		if serr := <-done; !errors.Is(serr, http.ErrServerClosed) && !errors.Is(serr, net.ErrClosed) {
 			err = errors.Join(err, fmt.Errorf("serve: %w", serr))
 		}
 	}

@@ -373,3 +373,49 @@ func TestCleartextIsLoopbackOnly(t *testing.T) {
 		t.Errorf("got %s", res.Status)
 	}
 }
+
+func TestListenerConfiguration(t *testing.T) {
+	good := goodConfig(t)
+	good.TLS = &TLS{Address: ":8443", Certificate: "/c", Key: "/k", ClientCAs: "/ca", ClientNames: []string{"n"}}
+	good.UnsafeCleartextLoopback = "127.0.0.1:8080"
+	if _, err := load(t, good); err != nil {
+		t.Fatal(err)
+	}
+	for name, alter := range map[string]func(*Config){
+		"tls.address":                            func(c *Config) { c.TLS.Address = "host" },
+		"tls.address ":                           func(c *Config) { c.TLS.Address = "host:" },
+		"tls.certificate":                        func(c *Config) { c.TLS.Certificate = "c" },
+		"tls.key":                                func(c *Config) { c.TLS.Key = "" },
+		"tls.clientCAs":                          func(c *Config) { c.TLS.ClientCAs = "ca" },
+		"tls.clientCAs and tls.clientNames":      func(c *Config) { c.TLS.ClientNames = nil },
+		"tls.clientCAs and tls.clientNames ":     func(c *Config) { c.TLS.ClientCAs = "" },
+		"tls.clientCAs and tls.clientNames need": func(c *Config) { c.TLS.ClientNames = []string{""} },
+		"unsafeCleartextLoopback":                func(c *Config) { c.UnsafeCleartextLoopback = "0.0.0.0:80" },
+		"unsafeCleartextLoopback is":             func(c *Config) { c.UnsafeCleartextLoopback = "localhost:80" },
+	} {
+		c := good
+		own := *good.TLS
+		c.TLS = &own
+		alter(&c)
+		if _, err := load(t, c); err == nil || !strings.Contains(err.Error(), strings.TrimSpace(name)) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	// Evidence of a worker without it does not admit one with it; TLS changes nothing.
+	document := func(c Config) string {
+		b, err := c.SecurityDocument()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	with, without := good, good
+	without.UnsafeCleartextLoopback, without.TLS = "", nil
+	if document(with) == document(without) {
+		t.Error("cleartext is not in the security document")
+	}
+	with.UnsafeCleartextLoopback = ""
+	if document(with) != document(without) {
+		t.Error("TLS is in the security document")
+	}
+}

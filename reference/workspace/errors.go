@@ -21,6 +21,7 @@ var (
 	ErrAccess    = errors.New("access denied")          // EACCES, EPERM, EROFS, ETXTBSY: the tenant itself may not
 	ErrPrimitive = errors.New("path primitive missing") // openat2, O_TMPFILE or /proc is not there
 	ErrDigest    = errors.New("content digest differs") // the body is not what was announced
+	ErrSize      = errors.New("file has another size")  // of an append
 	ErrRequest   = errors.New("invalid request")        // mode, cursor, limit or digest; ENAMETOOLONG
 	ErrMoved     = errors.New("tree moved meanwhile")   // the tenant won the race every time; nothing was done
 	ErrNotLink   = errors.New("not a symlink")          // readlink of something else

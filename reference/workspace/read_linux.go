@@ -26,29 +26,8 @@ func (t *Tree) Read(ctx context.Context, path []byte) (io.ReadCloser, int64, err
 		if err := checkPath(path); err != nil {
 			return err
 		}
-		place, err := openBeneath(t.root, string(path), unix.O_PATH)
+		h, st, err := t.openRegular(path)
 		if err != nil {
-			return classed("open file", err)
-		}
-		defer place.close()
-		st, err := place.stat()
-		if err != nil {
-			return classed("open file", err)
-		}
-		if err := wantRegular(st); err != nil {
-			return err
-		}
-		// The inode itself, whatever its name is now. O_NONBLOCK although it cannot be a FIFO.
-		h, err := t.reopen(place, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY)
-		if err != nil {
-			return classed("open file", err)
-		}
-		st, err = h.stat()
-		if err == nil {
-			err = wantRegular(st)
-		}
-		if err != nil {
-			h.close()
 			return err
 		}
 		size = st.Size
@@ -59,6 +38,37 @@ func (t *Tree) Read(ctx context.Context, path []byte) (io.ReadCloser, int64, err
 		return nil, 0, err
 	}
 	return &reader{io.LimitReader(f, size), f}, size, nil
+}
+
+// openRegular opens what is at path for reading, if it is a regular file: first as a place, so that
+// nothing else is ever opened.
+func (t *Tree) openRegular(path []byte) (handle, unix.Stat_t, error) {
+	place, err := openBeneath(t.root, string(path), unix.O_PATH)
+	if err != nil {
+		return -1, unix.Stat_t{}, classed("open file", err)
+	}
+	defer place.close()
+	st, err := place.stat()
+	if err != nil {
+		return -1, st, classed("open file", err)
+	}
+	if err := wantRegular(st); err != nil {
+		return -1, st, err
+	}
+	// The inode itself, whatever its name is now. O_NONBLOCK although it cannot be a FIFO.
+	h, err := t.reopen(place, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY)
+	if err != nil {
+		return -1, st, classed("open file", err)
+	}
+	st, err = h.stat()
+	if err == nil {
+		err = wantRegular(st)
+	}
+	if err != nil {
+		h.close()
+		return -1, st, err
+	}
+	return h, st, nil
 }
 
 type reader struct {

@@ -130,8 +130,12 @@ func (v *view) look(ctx context.Context, d look) (done bool, err error) {
 		v.missedIf(err)
 		return true, nil
 	}
-	old := v.nodes[wd]
-	if old == nil && len(v.nodes) >= v.lim.Directories {
+	if old := v.nodes[wd]; old != nil {
+		// Here it has been looked at since the last event about the name. One that is watched
+		// under another name has an event to come.
+		return old == d.n.children[d.name], nil
+	}
+	if len(v.nodes) >= v.lim.Directories {
 		v.unwatch(wd)
 		v.missed()
 		return true, nil
@@ -150,21 +154,14 @@ func (v *view) look(ctx context.Context, d look) (done bool, err error) {
 	if err := v.more(); err != nil {
 		return false, err
 	}
-	n := &node{wd: wd, dev: st.Dev, ino: st.Ino}
-	if v.concerned(d.n, d.name) || old != nil && old != d.n.children[d.name] {
-		// A directory that is watched under another name has an event to come.
-		if old == nil {
-			v.unwatch(wd)
-		}
+	if v.concerned(d.n, d.name) {
+		v.unwatch(wd)
 		return false, nil
 	}
-	if old != nil {
-		n = old
-	} else {
-		v.nodes[wd] = n
-		if err := v.attach(n, d.n, d.name); err != nil {
-			return false, err
-		}
+	n := &node{wd: wd, dev: st.Dev, ino: st.Ino}
+	v.nodes[wd] = n
+	if err := v.attach(n, d.n, d.name); err != nil {
+		return false, err
 	}
 	told := v.unhandled(wd)
 	for _, e := range entries {

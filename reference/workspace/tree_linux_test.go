@@ -6,10 +6,12 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -211,6 +213,28 @@ func TestErrorsByKind(t *testing.T) {
 	}
 }
 
+// TestEachErrnoHasItsKind, those that a test host cannot be brought to give among them.
+func TestEachErrnoHasItsKind(t *testing.T) {
+	for errno, want := range map[unix.Errno]error{
+		unix.ENOENT: ErrNotFound, unix.EEXIST: ErrExists, unix.EISDIR: ErrIsDir, unix.ENOTDIR: ErrNotDir, unix.ENOTEMPTY: ErrNotEmpty,
+		unix.EACCES: ErrAccess, unix.EPERM: ErrAccess, unix.ENOSPC: ErrQuota, unix.EDQUOT: ErrQuota, unix.EFBIG: ErrQuota,
+		unix.ELOOP: ErrUnsafe, unix.EXDEV: ErrUnsafe, unix.ENAMETOOLONG: ErrRequest, unix.ENOSYS: ErrPrimitive, unix.EAGAIN: ErrMoved,
+	} {
+		err := classed("step", errno)
+		if !errors.Is(err, want) || !errors.Is(err, errno) {
+			t.Errorf("%v is %v", errno, err)
+		}
+		for _, other := range kinds {
+			if other != want && errors.Is(err, other) {
+				t.Errorf("%v is %v too", errno, other)
+			}
+		}
+	}
+	if err := classed("step", unix.EIO); errors.Is(err, ErrUnsafe) || !errors.Is(err, unix.EIO) {
+		t.Errorf("an errno without a kind: %v", err)
+	}
+}
+
 func TestSpecialFilesNeverBlock(t *testing.T) {
 	tree, ws, _ := newTree(t)
 	if err := unix.Mkfifo(ws+"/fifo", 0o666); err != nil {
@@ -339,6 +363,63 @@ func TestListPagesHideNothing(t *testing.T) {
 			if !got[n] {
 				t.Errorf("limit %d: %q is missing", limit, n)
 			}
+		}
+	}
+}
+
+// TestListOfADirectoryThatChanges gives every name that stays exactly once, whatever is made,
+// removed and moved around it between two pages.
+func TestListOfADirectoryThatChanges(t *testing.T) {
+	tree, ws, _ := loopTree(t, 16<<20, 4096)
+	ctx := context.Background()
+	stays := map[string]int{}
+	for i := range 600 {
+		name := "stays-" + strconv.Itoa(i) + strings.Repeat("\xfe", i%50)
+		stays[name] = 0
+		writeTenant(t, ws+"/"+name, "")
+	}
+	for round, limit := range []int{1, 7, 100, 599} {
+		for name := range stays {
+			stays[name] = 0
+		}
+		made := 0
+		for cursor, page := "", 0; ; page++ {
+			p, err := tree.List(ctx, nil, cursor, limit)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, e := range p.Entries {
+				if _, ok := stays[string(e.Name)]; ok {
+					stays[string(e.Name)]++
+				}
+			}
+			if cursor = p.Cursor; cursor == "" {
+				break
+			}
+			if made > 600 {
+				continue // else a small page never comes to the end
+			}
+			// The whole directory is stirred: it grows by blocks, and its index splits.
+			for range 3 {
+				made++
+				writeTenant(t, fmt.Sprintf("%s/new-%d-%d%s", ws, round, made, strings.Repeat("z", 200)), "")
+			}
+			if made%2 == 0 {
+				if err := os.Remove(fmt.Sprintf("%s/new-%d-%d%s", ws, round, made, strings.Repeat("z", 200))); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := os.Rename(fmt.Sprintf("%s/new-%d-%d%s", ws, round, made-1, strings.Repeat("z", 200)), fmt.Sprintf("%s/moved-%d-%d", ws, round, made)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for name, n := range stays {
+			if n != 1 {
+				t.Errorf("limit %d: %q was listed %d times", limit, name, n)
+			}
+		}
+		if made == 0 && limit < 599 {
+			t.Error("nothing changed between two pages")
 		}
 	}
 }

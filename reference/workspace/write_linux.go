@@ -73,6 +73,15 @@ func (t *Tree) write(ctx context.Context, path []byte, mode string, body io.Read
 	}
 	defer file.close() // the last reference of an inode that got no name
 
+	perm := uint32(0o644)
+	if executable {
+		perm = 0o755
+	}
+	return t.fillAndName(ctx, th, file, path, mode, body, wantDigest, perm)
+}
+
+// fillAndName streams body into file, behind what is in it, and gives it its name. The size is body's.
+func (t *Tree) fillAndName(ctx context.Context, th *thread, file handle, path []byte, mode string, body io.Reader, wantDigest string, perm uint32) (int64, string, error) {
 	size, sum, err := stream(ctx, th, file, body)
 	if err != nil {
 		return 0, "", err
@@ -80,10 +89,6 @@ func (t *Tree) write(ctx context.Context, path []byte, mode string, body io.Read
 	digest := "sha256:" + hex.EncodeToString(sum.Sum(nil))
 	if digest != wantDigest {
 		return 0, "", fmt.Errorf("%w: %s", ErrDigest, digest)
-	}
-	perm := uint32(0o644)
-	if executable {
-		perm = 0o755
 	}
 	err = th.do(func() error {
 		if err := unix.Fchmod(int(file), perm); err != nil {

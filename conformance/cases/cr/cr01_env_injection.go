@@ -5,12 +5,15 @@ package cr
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	iofs "io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/hallmark-sandbox/hallmark/conformance"
@@ -29,7 +32,7 @@ var CR01 = conformance.Case{
 	ID: "CR-01", Revision: 1, Title: "Raw env injection",
 	Requirement: "No request carries environment variables, whatever they are called; a request that tries is refused with a stable code before anything runs.",
 	Threat:      "A secret, or code by LD_PRELOAD or BASH_ENV, enters through the caller's environment.",
-	Attack:      "Exec requests with env as object and as list, secretEnv, environment, and forged classification, kind and category; create requests with env.",
+	Attack:      "Exec requests with env as object and as list, secretEnv, environment, and forged classification, kind and category, also inside a credential reference, with a value or an environment there; create requests with env.",
 	Witness:     "Requests that were refused while the same request without the member was accepted (all).",
 	Oracle:      "Status and code on the wire; a file that the command would leave, seen on the host; the engine calls recorded meanwhile.",
 	Precedent:   "OpenSandbox PR #1194",
@@ -70,10 +73,16 @@ func runCR01(ctx context.Context, t *conformance.T) error {
 		return err
 	}
 
+	ref := func(member string) string {
+		return `,"credentialRefs":[{"deliveryAttemptId":"cr01","providerId":"p","bindingId":"b","executionId":"e","fields":[{"name":"A","fieldId":"a"}],` + member + `}]`
+	}
+
 	// Attack and verdict, request by request.
 	members := []string{
 		`,"env":{"OPENAI_API_KEY":"` + secret + `"}`, `,"env":["OPENAI_API_KEY=` + secret + `"]`, `,"env":{}`, `,"env":null`,
 		`,"env":{"LD_PRELOAD":"/workspace/x.so"}`, `,"env":{"BASH_ENV":"/workspace/x"}`, `,"secretEnv":{"TOKEN":"` + secret + `"}`, `,"secretEnv":[]`,
+		`,"credentialRefs":null`, `,"credentialRefs":[]`, ref(`"kind":"model"`), ref(`"category":"model-provider"`), ref(`"classification":"public"`),
+		ref(`"value":"` + secret + `"`), ref(`"env":{"A":"` + secret + `"}`), ref(`"delivery":"env"`),
 		`,"environment":{"A":"` + secret + `"}`, `,"Env":{"A":"` + secret + `"}`, `,"classification":"public"`, `,"kind":"model"`, `,"category":"model-provider"`,
 	}
 	t.NeedWitness("refused", int64(len(members))+1)
@@ -120,16 +129,35 @@ func runCR01(ctx context.Context, t *conformance.T) error {
 		t.Witness("refused", 1)
 	}
 
-	// The tape: nothing that was asked of the engine meanwhile holds the value.
+	// The tape: nothing that was asked of the engine meanwhile holds the value, and no container was asked
+	// for with an environment.
 	calls, _, err := t.Target().Observer.Tape(mark)
 	if err != nil {
 		return err
 	}
 	for _, call := range calls {
+		if names := environment(call); len(names) > 0 {
+			t.Fail("env-on-tape", "%s %s sets %q", call.Method, call.Path, names)
+		}
 		if bytes.Contains(call.Body, []byte(secret)) {
 			t.Fail("env-on-tape", "%s %s carries the value", call.Method, call.Path)
 		}
 	}
 	t.Observe("engine-calls", len(calls))
 	return nil
+}
+
+// environment returns the names that a create call sets, but for those that every sandbox's first
+// process has.
+func environment(call target.TapeCall) (names []string) {
+	var body struct{ Env []string }
+	if !strings.HasSuffix(call.Path, "/containers/create") || json.Unmarshal(call.Body, &body) != nil {
+		return nil
+	}
+	for _, kv := range body.Env {
+		if name, _, sets := strings.Cut(kv, "="); sets && !slices.Contains([]string{"HOME", "LANG", "PATH"}, name) {
+			names = append(names, name)
+		}
+	}
+	return names
 }

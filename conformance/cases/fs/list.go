@@ -8,4 +8,4 @@ package fs
 import "github.com/hallmark-sandbox/hallmark/conformance"
 
 // Cases lists the family in the order of the catalogue.
-func Cases() []conformance.Case { return []conformance.Case{FS02} }
+func Cases() []conformance.Case { return []conformance.Case{FS02, FS17} }

@@ -7,4 +7,4 @@ package lc
 import "github.com/hallmark-sandbox/hallmark/conformance"
 
 // Cases lists the family in the order of the catalogue.
-func Cases() []conformance.Case { return []conformance.Case{LC07} }
+func Cases() []conformance.Case { return []conformance.Case{LC01, LC07} }

@@ -7,4 +7,4 @@ package pt
 import "github.com/hallmark-sandbox/hallmark/conformance"
 
 // Cases lists the family in the order of the catalogue.
-func Cases() []conformance.Case { return []conformance.Case{PT01, PT02, PT03, PT04, PT05} }
+func Cases() []conformance.Case { return []conformance.Case{PT01, PT02, PT03, PT04, PT05, PT06, PT07} }
