@@ -237,7 +237,8 @@ func (s *smuggler) foreign(ctx context.Context) error {
 	list := []ask{{"a purge of their workspace", purge, wire.WorkspaceRequired}, {"a create over their workspace", create, wire.WorkspaceRequired}}
 	for _, req := range []target.RawRequest{
 		wire.On(s.sb, "get", "GET", "", nil), wire.Exec(s.sb, "pt06", "true"), wire.FS(s.sb, "stat", "pt06-file"), wire.File(s.sb, "pt06-file"),
-		wire.Write(s.sb, "pt06-file", []byte("mine")), wire.FS(s.sb, "remove", "pt06-file"), wire.On(s.sb, "dispose", "DELETE", "", nil),
+		wire.Write(s.sb, "pt06-file", []byte("mine")), wire.FS(s.sb, "remove", "pt06-file"),
+		wire.On(s.sb, "cancel", "DELETE", "/exec/pt06", nil), wire.On(s.sb, "renew", "POST", "/renew", nil), wire.On(s.sb, "events", "GET", "/events", nil), wire.On(s.sb, "dispose", "DELETE", "", nil),
 	} {
 		list = append(list, ask{req.Op, foreign(req), wire.WorkspaceMismatch}, ask{req.Op + ", signed for another sandbox", beside(req), wire.Unauthenticated})
 	}
