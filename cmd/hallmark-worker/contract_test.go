@@ -52,6 +52,8 @@ func TestContractOnRunsc(t *testing.T) {
 	sb := s.create("ws").SandboxID
 	_, err = c.Get(ctx, "ws", sb)
 	must("get", err)
+	events, err := c.Events(ctx, "ws", sb)
+	must("events", err)
 	_, err = c.Write(ctx, "ws", sb, "run.sh", []byte("#!/bin/sh\ncat\necho to stderr >&2\nkill -9 $$\n"), client.WriteOptions{Executable: true})
 	must("write", err)
 	run := func(id string, argv ...string) api.ExecRequest {
@@ -124,7 +126,22 @@ func TestContractOnRunsc(t *testing.T) {
 	_, err = c.Write(ctx, "ws", sb, "big", bytes.Repeat([]byte("x"), 17<<20), client.WriteOptions{})
 	codeIs(t, err, api.QuotaExceeded)
 	codeIs(t, c.Purge(ctx, "ws"), api.IncompleteCleanup)
+	_, err = c.Write(ctx, "ws", sb, "note", []byte("one"), client.WriteOptions{})
+	must("write", err)
+	_, err = c.Write(ctx, "ws", sb, "note", []byte("two"), client.WriteOptions{Append: true, ExpectedSize: 3})
+	must("append", err)
+	_, err = c.Write(ctx, "ws", sb, "note", []byte("two"), client.WriteOptions{Append: true, ExpectedSize: 3})
+	codeIs(t, err, api.IdempotencyConflict)
+	told := make(chan error, 1)
+	go func() {
+		var last error
+		for _, err := range events.All() {
+			last = err
+		}
+		told <- last
+	}()
 	must("dispose", c.Dispose(ctx, "ws", sb))
+	codeIs(t, <-told, api.SandboxDisposed)
 	_, err = c.Get(ctx, "ws", sb)
 	must("get of a sandbox that is gone", err)
 	_, err = c.Renew(ctx, "ws", sb)
@@ -132,7 +149,7 @@ func TestContractOnRunsc(t *testing.T) {
 	must("purge", c.Purge(ctx, "ws"))
 	s.stop(p)
 	all := seen.Seen()
-	for _, want := range strings.Fields("healthz:204 health:200 create:201 get:200 exec:200 cancel:200 fs:200 read:200 write:200 renew:200 dispose:204 purge:204") {
+	for _, want := range strings.Fields("healthz:204 health:200 create:201 get:200 exec:200 cancel:200 fs:200 read:200 write:200 events:200 renew:200 dispose:204 purge:204") {
 		if all[strings.Replace(want, ":", " ", 1)] == 0 {
 			t.Errorf("%s was not seen", want)
 		}

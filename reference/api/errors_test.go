@@ -104,14 +104,15 @@ func TestDecodeErrorAcceptsOnlyTheUnion(t *testing.T) {
 		status int
 		body   string
 	}{
-		"foreign code":   {500, body("REMOTE_WORKER_OTHER", msg, "false", "r1")},
-		"status differs": {400, good},
-		"own sentence":   {404, body(string(PathNotFound), "open /etc: no", "false", "r1")},
-		"retryable":      {404, body(string(PathNotFound), msg, "true", "r1")},
-		"no request id":  {404, body(string(PathNotFound), msg, "false", "")},
-		"extra member":   {404, strings.Replace(good, `"retryable"`, `"cause":"x","retryable"`, 1)},
-		"plain text":     {404, "404 page not found"},
-		"empty":          {404, ""},
+		"foreign code":         {500, body("REMOTE_WORKER_OTHER", msg, "false", "r1")},
+		"foreign, no sentence": {500, body("REMOTE_WORKER_OTHER", "", "false", "r1")},
+		"status differs":       {400, good},
+		"own sentence":         {404, body(string(PathNotFound), "open /etc: no", "false", "r1")},
+		"retryable":            {404, body(string(PathNotFound), msg, "true", "r1")},
+		"no request id":        {404, body(string(PathNotFound), msg, "false", "")},
+		"extra member":         {404, strings.Replace(good, `"retryable"`, `"cause":"x","retryable"`, 1)},
+		"plain text":           {404, "404 page not found"},
+		"empty":                {404, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if e := DecodeError(tt.status, []byte(tt.body)); e.Code != ResponseInvalid {

@@ -19,16 +19,20 @@ type exact struct {
 	err error // guarded by mu
 }
 
-// Read implements [io.Reader].
+// Read implements [io.Reader]. The last bytes are held back until the source has ended: a worker
+// that has them could answer before anybody sees that there are more.
 func (e *exact) Read(p []byte) (int, error) {
 	if err := e.failure(); err != nil {
 		return 0, err
 	}
 	n, err := e.from.Read(p)
 	e.left -= int64(n)
+	if e.left == 0 && err == nil {
+		err = e.tail()
+	}
 	switch {
 	case e.left < 0:
-		err = fmt.Errorf("the body is longer than announced by %d bytes at least", -e.left)
+		err = errors.New("the body is longer than announced")
 	case err != nil && !errors.Is(err, io.EOF):
 		err = fmt.Errorf("read body: %w", err)
 	case err != nil && e.left > 0:
@@ -40,6 +44,13 @@ func (e *exact) Read(p []byte) (int, error) {
 	defer e.mu.Unlock()
 	e.err = err
 	return 0, err
+}
+
+// tail demands the end of the source.
+func (e *exact) tail() error {
+	n, err := io.ReadFull(e.from, make([]byte, 1))
+	e.left -= int64(n)
+	return err
 }
 
 // failure returns what was wrong with the body, nil if nothing was or it was not read to its end.

@@ -144,3 +144,30 @@ func ExampleClient_Write() {
 	// file notes.txt 6
 	// first
 }
+
+// When Events returns the worker watches: what happens from then on is told.
+func ExampleClient_Events() {
+	c, stop := connect()
+	defer stop()
+	ctx, sandbox := context.Background(), "7f3c9a52d1e84b06b7a9c0d4e5f61728"
+	events, err := c.Events(ctx, "team-7", sandbox)
+	if err != nil {
+		panic(err)
+	}
+	if _, err := c.Write(ctx, "team-7", sandbox, "result.json", []byte("{}"), client.WriteOptions{}); err != nil {
+		panic(err)
+	}
+	for change, err := range events.All() {
+		if err != nil {
+			panic(err) // the worker's reason for the end, or STREAM_CLOSED
+		}
+		if change.Type == api.ChangeOverflow {
+			continue // changes were lost: list again
+		}
+		fmt.Println(change.Type, change.Kind, change.Path)
+		if change.Path == "result.json" {
+			break // ends the stream
+		}
+	}
+	// Output: created file result.json
+}

@@ -76,8 +76,11 @@ func (c *Client) Open(ctx context.Context, workspaceID, sandboxID, path string) 
 func (f *File) Read(p []byte) (int, error) {
 	n, err := f.body.Read(p)
 	f.left -= int64(n)
-	if err == nil || errors.Is(err, io.EOF) && f.left == 0 {
+	switch {
+	case err == nil, errors.Is(err, io.EOF) && f.left == 0:
 		return n, err
+	case errors.Is(err, io.EOF):
+		err = io.ErrUnexpectedEOF // never to be taken for the end of the file
 	}
 	return n, lost(api.OpRead, err)
 }
@@ -137,6 +140,12 @@ func (c *Client) WriteFrom(ctx context.Context, workspaceID, sandboxID, path str
 	raw := onSandbox(api.OpWrite, http.MethodPut, workspaceID, sandboxID, "/files?"+q.Encode())
 	raw.Header = http.Header{"Content-Type": {typeBytes}}
 	from := &exact{from: body, left: size}
+	if size == 0 { // net/http will not read it
+		_, _ = from.Read(nil)
+		if err := from.failure(); err != nil {
+			return api.WriteResponse{}, api.E(api.RequestInvalid, err)
+		}
+	}
 	res, err := c.open(ctx, raw, &source{from: from, size: size, digest: digest})
 	if err == nil {
 		var answer RawResponse

@@ -80,6 +80,38 @@ func TestFileLies(t *testing.T) {
 	}
 }
 
+// cutter ends every body after n bytes, as a proxy may that does not count.
+type cutter struct {
+	http.RoundTripper
+	n int64
+}
+
+func (c cutter) RoundTrip(r *http.Request) (*http.Response, error) {
+	res, err := c.RoundTripper.RoundTrip(r)
+	if err == nil && r.URL.Opaque != "/v1/health" {
+		res.Body = struct {
+			io.Reader
+			io.Closer
+		}{io.LimitReader(res.Body, c.n), res.Body}
+	}
+	return res, err
+}
+
+// TestCutFileIsNoFile: whoever lost the rest, its end is not the end of the file.
+func TestCutFileIsNoFile(t *testing.T) {
+	l, _, cfg := newLiar(t)
+	l.answer = file(5, typeBytes, "hello")
+	cfg.Wrap = func(rt http.RoundTripper) http.RoundTripper { return cutter{rt, 4} }
+	c, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := c.Read(t.Context(), "ws", "sb-1", "f")
+	if codeIs(t, err, api.StreamClosed); errors.Is(err, io.EOF) {
+		t.Errorf("%q, %v", b, err)
+	}
+}
+
 // stores answers as a worker that has stored the body behind before bytes.
 func stores(t *testing.T, before int64) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
@@ -110,6 +142,8 @@ func TestWriteFrom(t *testing.T) {
 	}
 	codeIs(t, write(bytes.NewReader(body), whole, api.Digest(nil), WriteOptions{}), api.ResponseInvalid) // the worker says what it stored
 	codeIs(t, write(bytes.NewReader(body), whole-1, digest, WriteOptions{}), api.RequestInvalid)
+	codeIs(t, write(bytes.NewReader(body), whole-1, api.Digest(body[:whole-1]), WriteOptions{}), api.RequestInvalid) // all but one would be stored
+	codeIs(t, write(strings.NewReader("x"), 0, api.Digest(nil), WriteOptions{}), api.RequestInvalid)
 	codeIs(t, write(bytes.NewReader(body), whole+1, digest, WriteOptions{}), api.RequestInvalid)
 	broken := errors.New("disk")
 	err := write(io.MultiReader(bytes.NewReader(body), iotest.ErrReader(broken)), whole+1, digest, WriteOptions{})

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/ed25519"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -38,6 +39,11 @@ func inProcess(others ...net.Listener) (cfg client.Config, stop func(), err erro
 	if err != nil {
 		return cfg, nil, err
 	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.RemoveAll(dir))
+		}
+	}()
 	workerKey, authority := ed25519.NewKeyFromSeed(bytes.Repeat([]byte{1}, 32)), ed25519.NewKeyFromSeed(bytes.Repeat([]byte{2}, 32))
 	clock, err := capability.NewClock()
 	if err != nil {
@@ -59,7 +65,7 @@ func inProcess(others ...net.Listener) (cfg client.Config, stop func(), err erro
 		return cfg, nil, err
 	}
 	ceilings := api.Resources{CPUs: 2000, MemoryBytes: 1 << 30, PIDs: 1024, WorkspaceBytes: 1 << 28, WorkspaceInodes: 65536}
-	m := &memory{epoch: store.Epoch(), files: map[string][]byte{}}
+	m := &memory{epoch: store.Epoch(), files: map[string][]byte{}, changes: make(changes, 16)}
 	server, err := worker.New(worker.Options{
 		Health: api.Health{
 			ProtocolVersion: api.ProtocolVersion, WorkerID: "worker-1", BootEpoch: store.Epoch(), Mode: api.Production, CohortID: cohort, PinsDigest: pins,
@@ -68,6 +74,9 @@ func inProcess(others ...net.Listener) (cfg client.Config, stop func(), err erro
 		Verifier: verifier, Signer: signer, Nonces: store, Sessions: m, Log: slog.New(slog.DiscardHandler),
 		OpenFiles: func(ctx context.Context, _, _ string) (context.Context, worker.Files, func(), error) {
 			return ctx, m, func() {}, nil
+		},
+		OpenChanges: func(ctx context.Context, _, _ string) (context.Context, worker.Changes, func(), error) {
+			return ctx, m.changes, func() {}, nil
 		},
 	})
 	if err != nil {
@@ -98,7 +107,8 @@ func inProcess(others ...net.Listener) (cfg client.Config, stop func(), err erro
 type memory struct {
 	worker.Sessions
 	worker.Files
-	epoch string
+	epoch   string
+	changes changes
 
 	mu    sync.Mutex
 	files map[string][]byte
@@ -180,6 +190,7 @@ func (m *memory) Write(_ context.Context, c api.FileCall, body io.Reader, _ stri
 		return 0, "", fmt.Errorf("create: %w", workspace.ErrExists)
 	}
 	m.files[string(c.Path)] = b
+	m.changes <- api.ChangeEvent{Type: api.ChangeCreated, Path: string(c.Path), Kind: "file"}
 	return int64(len(b)), api.Digest(b), nil
 }
 
@@ -192,4 +203,16 @@ func (m *memory) List(context.Context, []byte, string, int) ([]api.FSEntry, stri
 	}
 	slices.SortFunc(out, func(a, b api.FSEntry) int { return strings.Compare(a.Name, b.Name) })
 	return out, "", nil
+}
+
+// changes is a workspace's history that nobody has read yet.
+type changes chan api.ChangeEvent
+
+func (c changes) Next(ctx context.Context) (api.ChangeEvent, error) {
+	select {
+	case e := <-c:
+		return e, nil
+	case <-ctx.Done():
+		return api.ChangeEvent{}, ctx.Err()
+	}
 }

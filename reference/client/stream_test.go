@@ -9,8 +9,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -252,40 +252,75 @@ func TestExecStreamLeftByItsReader(t *testing.T) {
 	<-gone
 }
 
-// TestStreamIsNotHeld: the client holds a line, not what has come.
-func TestStreamIsNotHeld(t *testing.T) {
-	l, c, _ := newLiar(t)
-	const chunk, total = 64 << 10, 4 << 20
-	l.answer = func(w http.ResponseWriter, r *http.Request) {
-		line := jsonText(t, api.ExecEvent{Type: api.ExecStdout, Data: bytes.Repeat([]byte("x"), chunk)}) + "\n"
-		w.Header().Set("Content-Type", api.TypeNDJSON)
-		_, _ = io.WriteString(w, lineStarted)
-		for range total / chunk {
-			_, _ = io.WriteString(w, line)
-		}
-		_, _ = io.WriteString(w, lineResult)
+// counter counts what was read of every body but that of health.
+type counter struct {
+	http.RoundTripper
+	n *atomic.Int64
+}
+
+func (c counter) RoundTrip(r *http.Request) (*http.Response, error) {
+	res, err := c.RoundTripper.RoundTrip(r)
+	if err == nil && r.URL.Opaque != "/v1/health" {
+		res.Body = struct {
+			io.Reader
+			io.Closer
+		}{io.TeeReader(res.Body, c), res.Body}
 	}
+	return res, err
+}
+
+func (c counter) Write(p []byte) (int, error) { c.n.Add(int64(len(p))); return len(p), nil }
+
+func counted(t *testing.T, cfg Config) (*Client, *atomic.Int64) {
+	t.Helper()
+	var n atomic.Int64
+	cfg.Wrap = func(rt http.RoundTripper) http.RoundTripper { return counter{rt, &n} }
+	c, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c, &n
+}
+
+// TestStreamIsNotHeld: the client reads a buffer ahead of what it gives out, however much there is.
+func TestStreamIsNotHeld(t *testing.T) {
+	l, _, cfg := newLiar(t)
+	c, read := counted(t, cfg)
+	const chunk, total, ahead = 64 << 10, 4 << 20, 256 << 10
+	line := jsonText(t, api.ExecEvent{Type: api.ExecStdout, Data: bytes.Repeat([]byte("x"), chunk)}) + "\n"
+	l.answer = lines(lineStarted + strings.Repeat(line, total/chunk) + lineResult)
 	req := streamed
 	req.MaxOutputBytes = total
-	var most uint64
-	n := 0
+	given := int64(0)
 	_, err := c.ExecStream(t.Context(), "ws", "sb-1", req, func(e api.ExecEvent) error {
-		if n += len(e.Data); n%(1<<20) == 0 {
-			var m runtime.MemStats
-			runtime.GC()
-			runtime.ReadMemStats(&m)
-			most = max(most, m.HeapAlloc)
+		if given += int64(len(e.Data)); read.Load() > given/3*4+ahead {
+			t.Fatalf("%d bytes were read when %d were given", read.Load(), given)
 		}
 		return nil
 	})
-	var m runtime.MemStats
-	runtime.GC()
-	runtime.ReadMemStats(&m)
-	if err != nil || n != total {
-		t.Errorf("%d bytes, %v", n, err)
+	if err != nil || given != total {
+		t.Errorf("%d bytes, %v", given, err)
 	}
-	if most > m.HeapAlloc+2<<20 {
-		t.Errorf("%d bytes were held for lines of %d", most-m.HeapAlloc, chunk)
+}
+
+// TestLongLineIsCut: a line that cannot be one is not read to its end.
+func TestLongLineIsCut(t *testing.T) {
+	l, _, cfg := newLiar(t)
+	c, read := counted(t, cfg)
+	l.answer = lines(lineStarted, strings.Repeat("a", 1<<20))
+	_, err := c.ExecStream(t.Context(), "ws", "sb-1", streamed, func(api.ExecEvent) error { return nil })
+	if codeIs(t, err, api.ResponseInvalid); read.Load() > 16<<10 {
+		t.Errorf("%d bytes were read", read.Load())
+	}
+	l.answer = sse(false, ready, strings.Repeat("a", 1<<20))
+	read.Store(0)
+	e, err := c.Events(t.Context(), "ws", "sb-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = drain(e)
+	if codeIs(t, err, api.ResponseInvalid); read.Load() > 128<<10 {
+		t.Errorf("%d bytes were read", read.Load())
 	}
 }
 

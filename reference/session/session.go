@@ -19,8 +19,8 @@
 // otherwise; nothing but the log is written while it is held. Every timer, watcher and removal carries the
 // sandbox's id and generation and does nothing when either is stale.
 //
-// Reading order: config.go (what it needs), record.go, create.go, exec.go, claim.go, output.go,
-// cancel.go, retire.go, reconcile.go. Then reference/admission.
+// Reading order: config.go (what it needs), record.go, create.go, exec.go, claim.go, output.go, secret.go,
+// replace.go, cancel.go, retire.go, reconcile.go. Then reference/admission.
 package session
 
 import (

@@ -384,11 +384,16 @@ func TestImpossibleRecordFailsAlone(t *testing.T) {
 	gate := make(chan struct{})
 	hold := &write{run: func() error { <-gate; return nil }, result: make(chan error, 1)}
 	st.queue <- hold // the committer waits here, so that what follows is one batch
-	errs := make(chan error, 2)
-	go func() { errs <- st.Put(context.Background(), "b", "good", nil) }()
-	bad := st.Put(t.Context(), "b", string(make([]byte, 40_000)), nil)
+	good, bad := make(chan error, 1), make(chan error, 1)
+	go func() { good <- st.Put(context.Background(), "b", "good", nil) }()
+	go func() { bad <- st.Put(context.Background(), "b", string(make([]byte, 40_000)), nil) }()
+	var refused error
+	select {
+	case refused = <-bad: // before the commit that it would fail
+	case <-time.After(2 * time.Second):
+	}
 	close(gate)
-	if good := <-errs; good != nil || bad == nil {
-		t.Errorf("good %v, bad %v", good, bad)
+	if err := <-good; err != nil || refused == nil {
+		t.Errorf("good %v, bad %v", err, refused)
 	}
 }

@@ -48,6 +48,13 @@
 // A keeper that says no end of its invocation in time is given up: PID 1 kills its tree, then itself, and reports the
 // invocation lost.
 //
+// # Secrets
+//
+// The leader of an exec-secret reads its secret on descriptor 3, from a pipe that its keeper fills within
+// a bound and closes; HOME is then an empty folder on a tmpfs. Nobody else has an end of the pipe. Such an invocation
+// is the first and the last of its sandbox: PID 1 refuses it where a command has run before, and refuses
+// every command after it.
+//
 // # Threads
 //
 // The Go runtime ends a process that cannot get a thread. A tenant at the process limit must not

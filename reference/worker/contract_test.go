@@ -54,16 +54,6 @@ func asJSON(t *testing.T, v any) []byte {
 	return b
 }
 
-// pending has no handler yet; TestPendingOperation fails when it gets one.
-const pending = api.OpEvents
-
-func TestPendingOperation(t *testing.T) {
-	r := newRig(t, tweak{})
-	if res := r.raw(r.requests()[pending]); res.Code != api.RequestInvalid {
-		t.Errorf("%s is answered with %d %s: take it into the tests of the contract", pending, res.Status, res.Code)
-	}
-}
-
 // requests is one well-formed request for each operation.
 func (r *rig) requests() map[api.Op]client.RawRequest {
 	on := func(op api.Op, method, tail, body string) client.RawRequest {
@@ -95,7 +85,7 @@ func TestEveryAnswerIsInTheContract(t *testing.T) {
 		t.Error(err)
 	}
 	for op, req := range r.requests() {
-		if op == pending {
+		if op == api.OpEvents { // has no end of itself: see watch
 			continue
 		}
 		if res := r.raw(req); res.Status >= 400 {
@@ -109,13 +99,16 @@ func TestEveryAnswerIsInTheContract(t *testing.T) {
 			t.Errorf("%s: %s", body, res.Code)
 		}
 	}
+	appended := r.requests()[api.OpWrite]
+	appended.Target = "/v1/sandboxes/sb/files?mode=append&path=a&expectedSize=4"
+	if res := r.raw(appended); res.Status != http.StatusOK {
+		t.Errorf("append: %s", res.Code)
+	}
+	r.watch()
 	r.everyCode()
 	have := seen.Seen()
 	for _, item := range contract(t).Doc.Paths.Map() {
 		for _, o := range item.Operations() {
-			if o.OperationID == string(pending) {
-				continue
-			}
 			want := slices.DeleteFunc(slices.Sorted(maps.Keys(o.Responses.Map())), func(s string) bool { return s >= "400" })
 			for _, c := range o.Extensions["x-codes"].([]any) {
 				want = append(want, fmt.Sprintf("REMOTE_WORKER_%v", c))
@@ -129,12 +122,40 @@ func TestEveryAnswerIsInTheContract(t *testing.T) {
 	}
 }
 
+// watch takes a stream of one change from its begin to the end of its sandbox.
+func (r *rig) watch() {
+	t, f := r.t, &r.fake.changes
+	f.next, f.fail, f.released = make(chan api.ChangeEvent), make(chan error), make(chan struct{}, 16)
+	e, err := r.client.Events(t.Context(), "ws", "sb")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := []api.ChangeEvent{
+		{Type: api.ChangeCreated, Path: "a", Kind: "file"}, {Type: api.ChangeModified, PathBytes: []byte{0xff}}, {Type: api.ChangeMoved, Path: "b", From: "a"}, {Type: api.ChangeOverflow},
+	}
+	go func() {
+		for _, c := range all {
+			f.next <- c
+		}
+		f.finish(api.SandboxExpired)
+	}()
+	n := 0
+	for _, err = range e.All() {
+		if err == nil {
+			n++
+		}
+	}
+	if codeIs(t, err, api.SandboxExpired); n != len(all) {
+		t.Errorf("%d changes", n)
+	}
+}
+
 // everyCode makes the lifecycle fail with each code that an operation declares. Health has no
 // lifecycle behind it: its codes are forced by what it checks itself.
 func (r *rig) everyCode() {
 	t := r.t
 	for op, req := range r.requests() {
-		if op == api.OpHealth || op == pending {
+		if op == api.OpHealth {
 			continue
 		}
 		o, _ := contract(t).Operation(req.Method, req.Target)

@@ -121,6 +121,16 @@ func TestErrnoCodes(t *testing.T) {
 			t.Errorf("%v by %s %s %.60s: got %d %s, want %s", tt.errno, tt.req.Op, tt.req.Target, tt.req.Body, res.Status, res.Body, tt.code)
 		}
 	}
+	// An append whose answer was lost is not done twice, and one to nothing makes nothing.
+	for i, code := range []api.Code{"", api.IdempotencyConflict} {
+		res := r.raw(file(api.OpWrite, "PUT", "path=d/x&mode=append&expectedSize=1", "yz"))
+		if code == "" && (res.Status != http.StatusOK || !strings.Contains(string(res.Body), `"size":3,`)) || code != "" && api.DecodeError(res.Status, res.Body).Code != code {
+			t.Errorf("append %d: %d %s", i, res.Status, res.Body)
+		}
+	}
+	if res := r.raw(file(api.OpWrite, "PUT", "path=none&mode=append&expectedSize=0", "x")); api.DecodeError(res.Status, res.Body).Code != api.PathNotFound {
+		t.Errorf("append to nothing: %d %s", res.Status, res.Body)
+	}
 	// Inodes run out as blocks do.
 	for i := 0; ; i++ {
 		res := r.raw(fs("mkdir", fmt.Sprintf("i%d", i), ""))

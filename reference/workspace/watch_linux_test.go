@@ -415,6 +415,95 @@ func TestDirectoriesBeyondTheBound(t *testing.T) {
 	}
 }
 
+// TestHostileTreeIsBounded: more directories than are watched, a tree deeper than a path, and one that
+// turns over and over, cost what the bounds say, and the watcher still tells what comes then.
+func TestHostileTreeIsBounded(t *testing.T) {
+	tree, ws, _ := newTree(t)
+	for i := range 10_000 {
+		if err := os.Mkdir(fmt.Sprintf("%s/%d", ws, i), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	descriptors := func() int {
+		fds, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(fds)
+	}
+	heap := func() int64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	fds, before := descriptors(), heap()
+	w := watch(t, tree, WatchLimits{})
+	if _, n := watches(t); n != 8192 {
+		t.Errorf("%d watches", n)
+	}
+	t.Logf("%d bytes more at first", heap()-before)
+	// A chain of 300 names of 250 bytes, made from inside, since no path reaches its end.
+	dir, err := unix.Open(ws, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := strings.Repeat("\xfe", 250)
+	var chain []int
+	for range 300 {
+		chain = append(chain, dir)
+		if err := unix.Mkdirat(dir, name, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if dir, err = unix.Openat(dir, name, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	unix.Close(dir)
+	defer func() {
+		for _, d := range slices.Backward(chain) { // RemoveAll could not
+			if err := unix.Unlinkat(d, name, unix.AT_REMOVEDIR); err != nil {
+				t.Error(err)
+			}
+			unix.Close(d)
+		}
+	}()
+	for i := range 20_000 { // nobody takes a change meanwhile
+		from, to := fmt.Sprintf("%s/%d", ws, i%100), fmt.Sprintf("%s/%d/%d", ws, 5000+i%97, i)
+		if err := errors.Join(os.Rename(from, to), os.Rename(to, from)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, n := watches(t); n > 8192 {
+		t.Errorf("%d watches", n)
+	}
+	// Here the instance, and for a moment two of a look.
+	if n := descriptors() - len(chain) - fds; n > 4 {
+		t.Errorf("%d descriptors more", n)
+	}
+	if more := heap() - before; more > 16<<20 {
+		t.Errorf("%d bytes more", more)
+	} else {
+		t.Logf("%d bytes more", more)
+	}
+	if c := next(t, w); c.Type != Overflow {
+		t.Errorf("got %v", c)
+	}
+	for i := 0; ; i++ { // each overflow hides what was made before it
+		mark := fmt.Sprintf("mark%d", i)
+		if err := os.Mkdir(ws+"/"+mark, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		c := next(t, w)
+		for c.Type != Overflow && string(c.Path) != mark {
+			c = next(t, w)
+		}
+		if c.Type != Overflow {
+			break
+		}
+	}
+}
+
 // TestLostEventsAreMended: after the kernel's overflow the tree is looked at anew, and known.
 func TestLostEventsAreMended(t *testing.T) {
 	tree, ws, _ := newTree(t)

@@ -199,6 +199,9 @@ func TestTemporariesAreRecordedFirst(t *testing.T) {
 	if err := write(Replace); err != nil || j.seen != 1 || len(j.open) != 0 {
 		t.Errorf("replace: %v, %d recorded, open %v", err, j.seen, j.open)
 	}
+	if _, _, err := tree.Append(ctx, []byte("d/f"), int64(len(body)), bytes.NewReader(nil), digestOf(nil)); err != nil || j.seen != 2 || len(j.open) != 0 {
+		t.Errorf("append: %v, %d recorded, open %v", err, j.seen, j.open)
+	}
 	j.refuse = errors.New("store is full")
 	if err := write(Replace); !errors.Is(err, j.refuse) {
 		t.Errorf("got %v", err)
