@@ -60,8 +60,9 @@ func FuzzWire(f *testing.F) {
 	s, err := New(Options{
 		Health:   api.Health{ProtocolVersion: api.ProtocolVersion, WorkerID: "w", BootEpoch: "e", Mode: api.Production, CohortID: hexOf("c"), PinsDigest: hexOf("d"), Limits: DefaultLimits(ceilings)},
 		Verifier: nobody{f}, Signer: &capability.Signer{}, Nonces: nobody{f}, Sessions: &fake{failing: func() error { panic("called") }},
-		OpenFiles: func(context.Context, string, string) (context.Context, Files, func(), error) { panic("called") },
-		Log:       slog.New(slog.DiscardHandler),
+		OpenFiles:   func(context.Context, string, string) (context.Context, Files, func(), error) { panic("called") },
+		OpenChanges: func(context.Context, string, string) (context.Context, Changes, func(), error) { panic("called") },
+		Log:         slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		f.Fatal(err)
