@@ -101,6 +101,7 @@ func (s *Server) openEvents(x *exchange) *eventLines {
 	x.w.Header().Set("Content-Type", api.TypeEvents)
 	x.w.Header().Set("Cache-Control", "no-store")
 	x.started = true
+	s.streams(x)
 	x.last = func(e api.ErrorDetail) error { return o.event("end", e) }
 	x.w.WriteHeader(http.StatusOK)
 	return o

@@ -30,7 +30,7 @@ var PT02 = conformance.Case{
 	Needs:    []conformance.Part{conformance.PartAuthority, conformance.PartPeers, conformance.PartRestart, conformance.PartTape, conformance.PartWire, conformance.PartWorkspacePath},
 	Oracles:  []conformance.Oracle{conformance.OracleWire, conformance.OracleTape, conformance.OracleTreeHash},
 	Kills: []conformance.Kill{
-		{Mutant: "m20", Reason: "used-again"}, {Mutant: "m50", Reason: "old-epoch-accepted"}, {Mutant: "m51", Reason: "other-worker-accepted"},
+		{Mutant: "m20", Reason: "used-again"}, {Mutant: "m47", Reason: "used-again"}, {Mutant: "m50", Reason: "old-epoch-accepted"}, {Mutant: "m51", Reason: "other-worker-accepted"},
 	},
 	Run: runPT02,
 }
