@@ -113,6 +113,7 @@ var ours = map[string]struct {
 	"workspace.ErrPrimitive":    {workspace.ErrPrimitive, api.PathPrimitiveUnavailable},
 	"workspace.ErrQuota":        {workspace.ErrQuota, api.QuotaExceeded},
 	"workspace.ErrRequest":      {workspace.ErrRequest, api.RequestInvalid},
+	"workspace.ErrSize":         {workspace.ErrSize, api.IdempotencyConflict},
 	"workspace.ErrUnsafe":       {workspace.ErrUnsafe, api.PathUnsafe},
 	"workspace.Error":           {&workspace.Error{Op: "open", Path: []byte("p"), Err: workspace.ErrExists}, api.AlreadyExists},
 }
@@ -247,6 +248,7 @@ func places(r *rig) []place {
 		{"fs", call, on(api.OpFS, "POST", sb+"/fs", `{"op":"stat","path":"a"}`), nil},
 		{"read", call, on(api.OpRead, "GET", sb+"/files?path=a", ""), nil},
 		{"write", call, on(api.OpWrite, "PUT", sb+"/files?mode=create&path=a", "text"), nil},
+		{"events", call, on(api.OpEvents, "GET", sb+"/events", ""), nil},
 		{"dispose", call, on(api.OpDispose, "DELETE", sb, ""), nil},
 		{"purge", call, on(api.OpPurge, "DELETE", "/v1/workspaces/ws", ""), nil},
 	}
