@@ -167,7 +167,7 @@ func New(o Options) (*Server, error) {
 
 // Features are what every worker has, by the names that the suite uses.
 func Features() []string {
-	return []string{"admission", "cancel", "exec", "files", "no-network", "protocol", "quota", "reconcile", "stream", "supervisor"}
+	return []string{"admission", "exec", "files", "no-network", "protocol", "quota", "reconcile", "supervisor"}
 }
 
 // FeatureCredentials is claimed where providers are configured.

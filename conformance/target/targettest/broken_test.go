@@ -404,6 +404,19 @@ func TestEachCheckCanFail(t *testing.T) {
 		{check: "disposed", fault: "lives on", want: "succeeds", bend: func(b *bent) {
 			b.dispose = func(target.Sandbox) error { return nil }
 		}},
+		{check: "authority", fault: "in name only", want: "no authority", sound: signs(broken{}, "runtime.authority"), whole: func(tg *target.Target) { tg.Parts = append(tg.Parts, "runtime.authority") }},
+		{check: "authority", fault: "any lifetime", want: "a lifetime of 0s is minted", sound: signs(broken{}, "runtime.authority"), whole: signs(broken{anyLifetime: true}, "runtime.authority")},
+		{check: "authority", fault: "not bound to its request", want: "for another request: status 200", sound: signs(broken{}, "runtime.authority"), whole: signs(broken{unbound: true}, "runtime.authority")},
+		{check: "authority", fault: "good for ever", want: "for the second time: status 200", sound: signs(broken{}, "runtime.authority"), whole: signs(broken{reusable: true}, "runtime.authority")},
+		{check: "authority", fault: "good for nothing", want: "a fresh capability: status 401", sound: signs(broken{}, "runtime.authority"), whole: signs(broken{refusing: true}, "runtime.authority")},
+		{check: "authority", fault: "deaf", want: "liveness", sound: signs(broken{}, "runtime.authority"), whole: signs(broken{deaf: true}, "runtime.authority")},
+		{check: "authority", fault: "no bounds", want: "holds 0", sound: signs(broken{}, "runtime.authority"), whole: signs(broken{boundless: true}, "runtime.authority")},
+		{check: "peers", fault: "in name only", want: "no peers", sound: signs(broken{}, "controller.peers"), whole: func(tg *target.Target) { tg.Parts = append(tg.Parts, "controller.peers") }},
+		{check: "peers", fault: "other bounds", want: "the peer has 100 and 10", sound: signs(broken{}, "controller.peers"), whole: signs(broken{ignoresBounds: true}, "controller.peers")},
+		{check: "peers", fault: "lives on", want: "a closed peer takes", sound: signs(broken{}, "controller.peers"), whole: signs(broken{lingers: true}, "controller.peers")},
+		{check: "peers", fault: "closes once", want: "closed before", sound: signs(broken{}, "controller.peers"), whole: signs(broken{unclosable: true}, "controller.peers")},
+		{check: "peers", fault: "two on one state", want: "on the same state answers", sound: signs(broken{}, "controller.peers"), whole: signs(broken{sharesState: true}, "controller.peers")},
+		{check: "peers", fault: "a refusal without a code", want: "has no code", sound: signs(broken{}, "controller.peers"), whole: signs(broken{typelessRefusal: true}, "controller.peers")},
 		{check: "purge", fault: "data stay", want: "still has its data", bend: func(b *bent) { b.purge = func(func(string) error, string) error { return nil } }},
 		{check: "purge", fault: "absent is an error", want: "never was", bend: func(b *bent) {
 			b.purge = func(next func(string) error, ws string) error {
