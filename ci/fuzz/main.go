@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command fuzz runs every fuzz target of the module, one after the other. It finds them itself: a
+// Command fuzz runs every fuzz target of the module, one on each processor. It finds them itself: a
 // target that is written runs from then on. It fails on any finding, on a target that did not run,
 // and when there is none at all.
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"flag"
@@ -14,16 +13,19 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"io"
 	"io/fs"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 )
 
 func main() {
@@ -52,6 +54,9 @@ func fuzz(ctx context.Context, root string, d time.Duration, only string) error 
 	if err != nil {
 		return err
 	}
+	var group errgroup.Group // not its context: a finding stops no other target
+	group.SetLimit(runtime.NumCPU())
+	var mu sync.Mutex // of what follows, and of standard output
 	var failed []error
 	ran := 0
 	for _, t := range all {
@@ -59,19 +64,26 @@ func fuzz(ctx context.Context, root string, d time.Duration, only string) error 
 			continue
 		}
 		ran++
-		fmt.Printf("== %s\n", t)
-		if err := run(ctx, root, t, d); err != nil {
-			failed = append(failed, fmt.Errorf("%s: %w", t, err))
-		}
-		if ctx.Err() != nil {
-			return errors.Join(append(failed, ctx.Err())...)
-		}
+		group.Go(func() error {
+			if ctx.Err() != nil {
+				return nil
+			}
+			out, err := run(ctx, root, t, d)
+			mu.Lock()
+			defer mu.Unlock()
+			fmt.Printf("== %s\n%s", t, out)
+			if err != nil {
+				failed = append(failed, fmt.Errorf("%s: %w", t, err))
+			}
+			return nil
+		})
 	}
+	_ = group.Wait() // every error is in failed
 	if ran == 0 {
 		return errors.New("no fuzz target was found")
 	}
 	fmt.Printf("== %d targets, %d failed\n", ran, len(failed))
-	return errors.Join(failed...)
+	return errors.Join(append(failed, ctx.Err())...)
 }
 
 // find parses the test files, which is quicker than building all tests in order to ask them. Nested
@@ -124,22 +136,18 @@ func isTarget(fn *ast.FuncDecl) bool {
 	return ok && sel.Sel.Name == "F"
 }
 
-// run fuzzes one target. The go command succeeds also when it had nothing to fuzz, so its output must
-// say that inputs were executed.
-func run(ctx context.Context, root string, t target, d time.Duration) error {
-	cmd := exec.CommandContext(ctx, "go", "test", "-run=^$", "-fuzz=^"+t.name+"$", "-fuzztime="+d.String(), t.dir)
+// run fuzzes one target and returns what the go command said. That succeeds also when it had nothing
+// to fuzz, so its output must say that inputs were executed.
+func run(ctx context.Context, root string, t target, d time.Duration) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, "go", "test", "-run=^$", "-fuzz=^"+t.name+"$", "-fuzztime="+d.String(), "-parallel=1", t.dir)
 	cmd.Dir = root
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = io.MultiWriter(&out, os.Stdout), os.Stderr
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = time.Minute
-	if err := cmd.Run(); err != nil {
-		return err
+	out, err := cmd.CombinedOutput()
+	if err == nil && !executed.Match(out) {
+		err = errors.New("nothing was executed")
 	}
-	if !executed.Match(out.Bytes()) {
-		return errors.New("nothing was executed")
-	}
-	return nil
+	return out, err
 }
 
 var executed = regexp.MustCompile(`fuzz: elapsed: .* execs: [1-9]`)
