@@ -96,7 +96,7 @@ func runCR05(ctx context.Context, t *conformance.T) error {
 	attack.Witness(t, "secret-fetch", next.Report)
 	t.NeedWitness("looked", 3)
 	t.Witness("looked", next.Report.Counts["looked"])
-	sum := sha256.Sum256(frame(delivery.Name, b.Secret))
+	sum := sha256.Sum256(delivery.Frame(delivery.Name, b.Secret))
 	for place, digest := range next.Report.Facts {
 		if digest == hex.EncodeToString(sum[:]) {
 			t.Fail("secret-fetched", "the next invocation got the secret from %s", place)

@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
-	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/hallmark-sandbox/hallmark/conformance"
 	"github.com/hallmark-sandbox/hallmark/conformance/cases/internal/attack"
+	"github.com/hallmark-sandbox/hallmark/conformance/cases/internal/delivery"
 	"github.com/hallmark-sandbox/hallmark/conformance/cases/internal/wire"
 	"github.com/hallmark-sandbox/hallmark/conformance/target"
 	"github.com/hallmark-sandbox/hallmark/fixtures/tenant/report"
@@ -324,7 +324,7 @@ func (d *deliveries) once(ctx context.Context) error {
 		return err
 	}
 	attack.Witness(d.t, "secret-frame", r)
-	if sum := sha256.Sum256(frame("TOKEN", d.secret)); r.Facts["sha256"] == hex.EncodeToString(sum[:]) {
+	if sum := sha256.Sum256(delivery.Frame(delivery.Name, d.secret)); r.Facts["sha256"] == hex.EncodeToString(sum[:]) {
 		d.t.Witness("frames-delivered", 1)
 	} else {
 		d.t.Fail("frame-differs", "descriptor 3 held %d bytes that are not the frame", r.Counts["bytes"])
@@ -377,12 +377,4 @@ func (d *deliveries) told(attempt, what string) error {
 		d.t.Fail("not-disposed-once", "%s: the provider was asked %d times, and told of the end %d times", what, leases, ends)
 	}
 	return err
-}
-
-// frame is what descriptor 3 must hold for one field.
-func frame(name, value string) []byte {
-	b := binary.BigEndian.AppendUint16([]byte("HMC1"), 1)
-	b = binary.BigEndian.AppendUint16(b, uint16(len(name)))
-	b = binary.BigEndian.AppendUint32(b, uint32(len(value)))
-	return append(append(b, name...), value...)
 }

@@ -6,6 +6,7 @@ package delivery
 
 import (
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -50,7 +51,8 @@ func Arrange(ctx context.Context, t *conformance.T, expiresUnixMs int64) (*Box, 
 	return b, s.Answer(n.Binding, payload)
 }
 
-// Run runs one attack with the secret on descriptor 3. It has to end by itself, with a report.
+// Run runs one attack with the secret on descriptor 3. It has to end by itself, with a report. A
+// refusal is a *[target.Error].
 func (b *Box) Run(ctx context.Context, id string, args ...string) (report.Report, error) {
 	n := b.t.Target().Secrets.Names()
 	body, err := json.Marshal(map[string]any{
@@ -71,8 +73,11 @@ func (b *Box) Run(ctx context.Context, id string, args ...string) (report.Report
 		Stdout []byte `json:"stdout"`
 		Stderr []byte `json:"stderr"`
 	}
-	if err := json.Unmarshal(res.Body, &out); err != nil || res.Status != 200 {
-		return report.Report{}, fmt.Errorf("secret-bearing %v: status %d, code %s", args, res.Status, res.Code)
+	if res.Status != 200 {
+		return report.Report{}, fmt.Errorf("secret-bearing %v: status %d: %w", args, res.Status, &target.Error{Code: res.Code})
+	}
+	if err := json.Unmarshal(res.Body, &out); err != nil {
+		return report.Report{}, fmt.Errorf("secret-bearing %v: %w", args, err)
 	}
 	r, err := report.Parse(out.Stdout)
 	if err != nil {
@@ -90,4 +95,12 @@ func Started(calls []target.TapeCall) (ids []string) {
 		}
 	}
 	return ids
+}
+
+// Frame is what descriptor 3 has to give for one field, in the suite's own words.
+func Frame(name, value string) []byte {
+	b := binary.BigEndian.AppendUint16([]byte("HMC1"), 1)
+	b = binary.BigEndian.AppendUint16(b, uint16(len(name)))
+	b = binary.BigEndian.AppendUint32(b, uint32(len(value)))
+	return append(append(b, name...), value...)
 }

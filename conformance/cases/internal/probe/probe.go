@@ -6,8 +6,6 @@
 // sandbox that the looks of a run share. It never judges the target: that a claimed feature is
 // absent is for the verdict to say. It is no attack either: a feature that is there may still be
 // broken, which is what the cases find out.
-//
-// There is no look at credentials: no part of a target delivers a secret yet.
 package probe
 
 import (
@@ -34,6 +32,7 @@ func All() []conformance.Probe {
 		{Feature: conformance.FeatureSupervisor, Look: b.supervisor},
 		{Feature: conformance.FeatureProtocol, Look: b.protocol},
 		{Feature: conformance.FeatureAdmission, Look: b.admission},
+		{Feature: conformance.FeatureCreds, Look: b.credentials},
 		{Feature: conformance.FeatureReconcile, Look: b.reconcile},
 	}
 }
