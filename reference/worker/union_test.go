@@ -103,7 +103,6 @@ var ours = map[string]struct {
 	"workspace.ErrClosed":       {workspace.ErrClosed, api.Unavailable},
 	"workspace.ErrDigest":       {workspace.ErrDigest, api.Unauthenticated},
 	"workspace.ErrExists":       {workspace.ErrExists, api.AlreadyExists},
-	"workspace.ErrSize":         {workspace.ErrSize, api.IdempotencyConflict},
 	"workspace.ErrIsDir":        {workspace.ErrIsDir, api.RequestInvalid},
 	"workspace.ErrMoved":        {workspace.ErrMoved, api.Unavailable},
 	"workspace.ErrNotDir":       {workspace.ErrNotDir, api.PathNotFound},
