@@ -44,6 +44,7 @@ type fake struct {
 	alter    func(*api.Receipt)                                                           // changes the receipt when set
 	base     func(req api.CreateRequest, digest string) api.Receipt                       // an honest receipt
 	onRead   func(ctx context.Context, path []byte) (r io.ReadCloser, n int64, err error) // replaces read when set
+	onWrite  func(body io.Reader) error
 }
 
 func (f *fake) enter(name string) error {
@@ -162,6 +163,9 @@ func (f *fake) Read(ctx context.Context, path []byte) (io.ReadCloser, int64, err
 func (f *fake) Write(_ context.Context, c api.FileCall, body io.Reader, _ string) (int64, string, error) {
 	if err := f.enter("write"); err != nil {
 		return 0, "", err
+	}
+	if f.onWrite != nil {
+		return 0, "", f.onWrite(body)
 	}
 	b, err := io.ReadAll(body)
 	if err != nil {

@@ -265,6 +265,7 @@ func (s *Server) fail(x *exchange, c call, err error) {
 		}
 		panic(http.ErrAbortHandler)
 	}
+	s.linger(x)
 }
 
 func requestID() string {
