@@ -149,8 +149,9 @@ func TestContractOnRunsc(t *testing.T) {
 	must("purge", c.Purge(ctx, "ws"))
 	s.stop(p)
 	all := seen.Seen()
-	for _, want := range strings.Fields("healthz:204 health:200 create:201 get:200 exec:200 cancel:200 fs:200 read:200 write:200 events:200 renew:200 dispose:204 purge:204") {
-		if all[strings.Replace(want, ":", " ", 1)] == 0 {
+	// A client of events leaves at the end event and may not see the end of the body.
+	for _, want := range strings.Fields("healthz:204 health:200 create:201 get:200 exec:200 cancel:200 fs:200 read:200 write:200 events:event:end renew:200 dispose:204 purge:204") {
+		if all[strings.ReplaceAll(want, ":", " ")] == 0 {
 			t.Errorf("%s was not seen", want)
 		}
 	}
