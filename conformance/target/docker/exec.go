@@ -92,11 +92,33 @@ func (s *sandbox) Exec(ctx context.Context, cmd target.Command) (target.Result, 
 	// An exec whose sandbox ends with it has a code of the engine's: 137 as if it had been killed, 128
 	// where the runtime lost its sandbox, 126 where that had gone before.
 	if res.ExitCode >= 125 {
+		if res.ExitCode == runtimeLost || res.ExitCode == killed {
+			s.untilGone(ctx, lastWords)
+		}
 		if end := s.diedNow(ctx); end != nil {
 			return res, end
 		}
 	}
 	return res, nil
+}
+
+// Exit codes that a command has when its sandbox dies under it, and may have for reasons of its own.
+const (
+	runtimeLost = 128
+	killed      = 128 + 9
+)
+
+// untilGone waits until the container's process is gone, but no longer than d: its sockets are closed
+// while it still exits, so that who waits for a command may hear of it first.
+func (s *sandbox) untilGone(ctx context.Context, d time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	for ctx.Err() == nil {
+		if _, alive := leftover.Find(s.pid); alive != nil {
+			return
+		}
+		rest(ctx, 10*time.Millisecond)
+	}
 }
 
 // wait is [engineexec.Exec.Wait] that ends with the container too.

@@ -203,9 +203,12 @@ func TestASandboxThatIsKilledForMemoryIsNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	start := time.Now()
-	_, err = sb.Exec(t.Context(), target.Command{
+	res, err := sb.Exec(t.Context(), target.Command{
 		Argv: []string{"./tenant", "--allow-outside-sandbox", "memory-hog", "-bytes", "503316480", "-procs", "12"}, Timeout: 40 * time.Second,
 	})
+	if err == nil {
+		t.Logf("the exec ended with %d %s: %.500s %.500s", res.ExitCode, res.Signal, res.Stdout, res.Stderr)
+	}
 	b.want("the exec", err, docker.CodeOOM, target.KindOOM)
 	if wall := time.Since(start); wall > 20*time.Second {
 		t.Errorf("it took %s", wall)
