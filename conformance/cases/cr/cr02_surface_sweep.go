@@ -35,15 +35,11 @@ var CR02 = conformance.Case{
 
 func runCR02(ctx context.Context, t *conformance.T) error {
 	// Arrange.
-	b, err := delivery.Arrange(ctx, t, time.Now().Add(time.Hour).UnixMilli())
+	b, err := delivery.Arrange(ctx, t)
 	if err != nil {
 		return err
 	}
-	socket, err := t.Target().Observer.EngineSocket()
-	if err != nil {
-		return err
-	}
-	engine, err := oracle.OpenEngine(socket, t)
+	engine, err := attack.Engine(t)
 	if err != nil {
 		return err
 	}

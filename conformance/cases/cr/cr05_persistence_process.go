@@ -12,7 +12,6 @@ import (
 	"github.com/hallmark-sandbox/hallmark/conformance"
 	"github.com/hallmark-sandbox/hallmark/conformance/cases/internal/attack"
 	"github.com/hallmark-sandbox/hallmark/conformance/cases/internal/delivery"
-	"github.com/hallmark-sandbox/hallmark/conformance/oracle"
 	"github.com/hallmark-sandbox/hallmark/conformance/target"
 )
 
@@ -35,15 +34,11 @@ var CR05 = conformance.Case{
 
 func runCR05(ctx context.Context, t *conformance.T) error {
 	// Arrange.
-	b, err := delivery.Arrange(ctx, t, time.Now().Add(time.Hour).UnixMilli())
+	b, err := delivery.Arrange(ctx, t)
 	if err != nil {
 		return err
 	}
-	socket, err := t.Target().Observer.EngineSocket()
-	if err != nil {
-		return err
-	}
-	engine, err := oracle.OpenEngine(socket, t)
+	engine, err := attack.Engine(t)
 	if err != nil {
 		return err
 	}

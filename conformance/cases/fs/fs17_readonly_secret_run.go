@@ -34,7 +34,7 @@ var FS17 = conformance.Case{
 
 func runFS17(ctx context.Context, t *conformance.T) error {
 	// Arrange.
-	b, err := delivery.Arrange(ctx, t, time.Now().Add(time.Hour).UnixMilli())
+	b, err := delivery.Arrange(ctx, t)
 	if err != nil {
 		return err
 	}

@@ -45,11 +45,7 @@ var IM01 = conformance.Case{
 
 func runIM01(ctx context.Context, t *conformance.T) error {
 	// Arrange: the other image is the pinned one with one label more.
-	socket, err := t.Target().Observer.EngineSocket()
-	if err != nil {
-		return err
-	}
-	engine, err := oracle.OpenEngine(socket, t)
+	engine, err := attack.Engine(t)
 	if err != nil {
 		return err
 	}

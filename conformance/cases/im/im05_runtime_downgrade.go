@@ -45,11 +45,7 @@ func runIM05(ctx context.Context, t *conformance.T) error {
 		return err
 	}
 
-	socket, err := t.Target().Observer.EngineSocket()
-	if err != nil {
-		return err
-	}
-	engine, err := oracle.OpenEngine(socket, t)
+	engine, err := attack.Engine(t)
 	if err != nil {
 		return err
 	}

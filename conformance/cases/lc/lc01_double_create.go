@@ -48,14 +48,11 @@ type creates struct {
 
 func runLC01(ctx context.Context, t *conformance.T) error {
 	// Arrange: a sandbox tells under which label the worker's containers are.
-	socket, err := t.Target().Observer.EngineSocket()
+	engine, err := attack.Engine(t)
 	if err != nil {
 		return err
 	}
-	c := &creates{t: t, ids: map[string]bool{}}
-	if c.engine, err = oracle.OpenEngine(socket, t); err != nil {
-		return err
-	}
+	c := &creates{t: t, engine: engine, ids: map[string]bool{}}
 	own, err := attack.Container(ctx, t, t.Sandbox(ctx, target.Spec{}))
 	if err != nil {
 		return err

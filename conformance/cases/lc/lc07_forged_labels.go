@@ -47,11 +47,7 @@ const (
 
 func runLC07(ctx context.Context, t *conformance.T) error {
 	// Arrange: a sandbox to be orphaned, and the folder that a label will name.
-	socket, err := t.Target().Observer.EngineSocket()
-	if err != nil {
-		return err
-	}
-	engine, err := oracle.OpenEngine(socket, t)
+	engine, err := attack.Engine(t)
 	if err != nil {
 		return err
 	}

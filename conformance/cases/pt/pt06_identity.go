@@ -19,7 +19,6 @@ import (
 	"github.com/hallmark-sandbox/hallmark/conformance"
 	"github.com/hallmark-sandbox/hallmark/conformance/cases/internal/attack"
 	"github.com/hallmark-sandbox/hallmark/conformance/cases/internal/wire"
-	"github.com/hallmark-sandbox/hallmark/conformance/oracle"
 	"github.com/hallmark-sandbox/hallmark/conformance/target"
 )
 
@@ -71,11 +70,7 @@ func runPT06(ctx context.Context, t *conformance.T) error {
 	if err != nil {
 		return err
 	}
-	socket, err := t.Target().Observer.EngineSocket()
-	if err != nil {
-		return err
-	}
-	engine, err := oracle.OpenEngine(socket, t)
+	engine, err := attack.Engine(t)
 	if err != nil {
 		return err
 	}

@@ -196,11 +196,7 @@ func Wire(ctx context.Context, t *conformance.T) error {
 
 // Engine plants a container and looks for it, and for its end.
 func Engine(ctx context.Context, t *conformance.T) error {
-	socket, err := t.Target().Observer.EngineSocket()
-	if err != nil {
-		return err
-	}
-	engine, err := oracle.OpenEngine(socket, t)
+	engine, err := attack.Engine(t)
 	if err != nil {
 		return err
 	}
@@ -280,11 +276,7 @@ func Network(ctx context.Context, t *conformance.T) error {
 	if err != nil {
 		return err
 	}
-	socket, err := t.Target().Observer.EngineSocket()
-	if err != nil {
-		return err
-	}
-	engine, err := oracle.OpenEngine(socket, t)
+	engine, err := attack.Engine(t)
 	if err != nil {
 		return err
 	}

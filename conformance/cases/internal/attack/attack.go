@@ -96,6 +96,15 @@ func Container(ctx context.Context, t *conformance.T, sb target.Sandbox) (target
 	return t.Target().Observer.Container(ctx, sb.ID())
 }
 
+// Engine opens the engine's own socket, past the tape.
+func Engine(t *conformance.T) (*oracle.Engine, error) {
+	socket, err := t.Target().Observer.EngineSocket()
+	if err != nil {
+		return nil, err
+	}
+	return oracle.OpenEngine(socket, t)
+}
+
 // Parent is the cgroup parent of the target's containers, for what the suite plants on the engine
 // beside them: what lies there is known for this process's. "" leaves it to the engine.
 func Parent(t *conformance.T) (string, error) {

@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/hallmark-sandbox/hallmark/conformance"
 	"github.com/hallmark-sandbox/hallmark/conformance/cases/internal/attack"
@@ -32,7 +33,7 @@ type Box struct {
 }
 
 // Arrange makes the sandbox and the secret, which lives for an hour from now.
-func Arrange(ctx context.Context, t *conformance.T, expiresUnixMs int64) (*Box, error) {
+func Arrange(ctx context.Context, t *conformance.T) (*Box, error) {
 	b := &Box{t: t, Secret: t.Canary("secret")}
 	b.session = "session-" + b.Secret[len(b.Secret)-8:]
 	b.Sandbox = t.Sandbox(ctx, target.Spec{SessionID: b.session})
@@ -40,7 +41,7 @@ func Arrange(ctx context.Context, t *conformance.T, expiresUnixMs int64) (*Box, 
 	s := t.Target().Secrets
 	n := s.Names()
 	payload, err := json.Marshal(map[string]any{
-		"version": n.PayloadVersion, "expiresAtUnixMs": expiresUnixMs,
+		"version": n.PayloadVersion, "expiresAtUnixMs": time.Now().Add(time.Hour).UnixMilli(),
 		"scope":  map[string]any{"workspaceId": b.WorkspaceID(), "bindingId": n.Binding, "executionId": b.session},
 		"fields": []any{map[string]any{"fieldId": n.Fields[0], "value": []byte(b.Secret)}},
 	})

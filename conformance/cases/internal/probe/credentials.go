@@ -7,7 +7,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"time"
 
 	"github.com/hallmark-sandbox/hallmark/conformance"
 	"github.com/hallmark-sandbox/hallmark/conformance/cases/internal/delivery"
@@ -23,7 +22,7 @@ func (b *bench) credentials(ctx context.Context, t *conformance.T) (conformance.
 	if err := b.open(ctx, t); err != nil { // a target that hosts nothing has been noticed
 		return without(err)
 	}
-	box, err := delivery.Arrange(ctx, t, time.Now().Add(time.Hour).UnixMilli())
+	box, err := delivery.Arrange(ctx, t)
 	if err != nil {
 		return unknown, "", err
 	}
