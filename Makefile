@@ -18,7 +18,7 @@ alternatives:
 fuzz:
 	$(GO) run ./ci/fuzz
 bench:
-	$(GO) run ./ci/bench
+	$(GO) run ./ci/build/run -need-root && $(GO) run ./ci/bench
 doctor:
 	$(GO) run ./ci/build/run && bin/hallmark doctor
 clean:

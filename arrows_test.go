@@ -35,7 +35,7 @@ var ours = []ban{
 	{"conformance", "ci", nil, "the suite does not start engines; cmd does"},
 	{"strictjson", "reference", nil, "a leaf that both sides of the wire use"},
 	{"strictjson", "evidence", nil, "a leaf that both sides of the wire use"},
-	{"ci", "conformance", nil, "the lab serves any suite"},
+	{"ci", "conformance", []string{"ci/limits"}, "the lab serves any suite"}, // ci/limits measures sandboxes of the target
 }
 
 // small are programs and packages whose whole dependency tree is bounded.
@@ -127,6 +127,33 @@ func TestSmallDependencyTrees(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// What moves, logs and signs evidence is linked into the command line, and not into what runs beside
+// tenants.
+func TestWorkerCarriesNoTransport(t *testing.T) {
+	heavy := []string{"evidence/archive", "evidence/registry", "evidence/signing", "evidence/translog", "evidence/gate"}
+	linked := func(program string) []string {
+		var found []string
+		for _, n := range list(t, "-deps", "./cmd/"+program) {
+			for _, h := range heavy {
+				if below(n.path, h) {
+					found = append(found, h)
+				}
+			}
+		}
+		slices.Sort(found)
+		return found
+	}
+	for _, program := range []string{"hallmark-worker", "hallmark-supervisor", "hallmark-quota"} {
+		if found := linked(program); len(found) > 0 {
+			t.Errorf("%s links %q", program, found)
+		}
+	}
+	slices.Sort(heavy)
+	if found := linked("hallmark"); !slices.Equal(found, heavy) {
+		t.Errorf("hallmark links %q, so the check finds less than it should", found)
 	}
 }
 

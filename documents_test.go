@@ -3,6 +3,7 @@
 package hallmark_test
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -27,12 +28,22 @@ func read(t *testing.T, path string) string {
 	return string(body)
 }
 
-// The published table of reasons is the one that the gate answers from.
+// The published table of reasons is the one that the gate answers from: no row is missing, and none
+// is there that no code has.
 func TestEvidenceDocumentListsEveryReason(t *testing.T) {
-	document := read(t, "EVIDENCE.md")
+	_, table, found := strings.Cut(read(t, "EVIDENCE.md"), "| Step | Code | Cause | Remedy |\n|---|---|---|---|\n")
+	table, _, closed := strings.Cut(table, "\n\n")
+	var want []string
 	for _, r := range evidence.Reasons() {
-		if row := fmt.Sprintf("| %d | `%s` | %s |", r.Step, r.Code, r.Sentence); !strings.Contains(document, row+"\n") {
-			t.Errorf("EVIDENCE.md lacks the row %s", row)
+		want = append(want, fmt.Sprintf("| %d | `%s` | %s | %s |", r.Step, r.Code, r.Sentence, r.Remedy))
+	}
+	got := strings.Split(table, "\n")
+	if !found || !closed || len(got) != len(want) {
+		t.Errorf("EVIDENCE.md has %d rows of reasons, the gate %d", len(got), len(want))
+	}
+	for i, row := range want {
+		if i < len(got) && got[i] != row {
+			t.Fatalf("row %d of EVIDENCE.md is\n%s\nwant\n%s", i+1, got[i], row)
 		}
 	}
 }
@@ -71,16 +82,20 @@ func expectations(t *testing.T) map[string]expectation {
 	return out
 }
 
+var update = flag.Bool("update", false, "rewrite the tables of EVIDENCE.md that ci/cohorts decides")
+
 // The published results have a row for every case of the catalogue and a cell for every
 // alternative, and say what ci/cohorts expects, with the reasons.
 func TestEvidenceDocumentHasEveryCaseOfEveryAlternative(t *testing.T) {
 	document, want := read(t, "EVIDENCE.md"), expectations(t)
-	_, rest, found := strings.Cut(document, "\n| Case | Title | ")
+	const results, reasons = "| Case | Title | ", "| Alternative | Case | "
+	_, rest, found := strings.Cut(document, "\n"+results)
 	header, _, _ := strings.Cut(rest, "\n")
 	columns := strings.Split(strings.TrimSuffix(header, " |"), " | ")
 	if !found || len(columns) != len(want) {
 		t.Fatalf("the table has the columns %q, ci/cohorts has %d files of alternatives", columns, len(want))
 	}
+	tables := map[string][]string{}
 	row := func(id, title string, cell func(expectation) string) {
 		t.Helper()
 		line := "| " + id + " | " + title + " |"
@@ -91,9 +106,7 @@ func TestEvidenceDocumentHasEveryCaseOfEveryAlternative(t *testing.T) {
 			}
 			line += " " + cell(e) + " |"
 		}
-		if !strings.Contains(document, "\n"+line+"\n") {
-			t.Errorf("EVIDENCE.md lacks the row\n%s", line)
-		}
+		tables[results] = append(tables[results], line)
 	}
 	for _, c := range cases.All() {
 		row(c.ID, c.Title, func(e expectation) string {
@@ -112,15 +125,40 @@ func TestEvidenceDocumentHasEveryCaseOfEveryAlternative(t *testing.T) {
 		return strings.Join(e.AbsentClaims, ", ")
 	})
 	row("", "verdict", func(e expectation) string { return e.Verdict })
-	for name, e := range want {
+	for _, name := range columns {
 		if !strings.Contains(document, "\n| "+name+" | ") {
 			t.Errorf("EVIDENCE.md does not say what %s is", name)
 		}
-		for _, x := range e.Expected {
+		for _, x := range want[name].Expected {
 			line := fmt.Sprintf("| %s | %s | %s `%s` | %s |", name, strings.Join(x.Cases, ", "), x.Status, x.Reason, x.Why)
-			if !strings.Contains(document, "\n"+line+"\n") {
-				t.Errorf("EVIDENCE.md does not explain\n%s", line)
+			tables[reasons] = append(tables[reasons], line)
+		}
+	}
+	for head, lines := range tables {
+		// A table is a line of names, one of dashes, and rows up to the first line that is none.
+		before, rest, _ := strings.Cut(document, "\n"+head)
+		names, rest, _ := strings.Cut(rest, "\n")
+		dashes, rest, _ := strings.Cut(rest, "\n")
+		var had []string
+		for line := ""; strings.HasPrefix(rest, "|"); had = append(had, line) {
+			line, rest, _ = strings.Cut(rest, "\n")
+		}
+		if *update {
+			document = before + "\n" + head + names + "\n" + dashes + "\n" + strings.Join(lines, "\n") + "\n" + rest
+			continue
+		}
+		for _, line := range lines {
+			if !slices.Contains(had, line) {
+				t.Errorf("EVIDENCE.md lacks the row\n%s", line)
 			}
+		}
+		if len(had) != len(lines) {
+			t.Errorf("EVIDENCE.md has %d rows below %q, ci/cohorts asks for %d", len(had), head, len(lines))
+		}
+	}
+	if *update {
+		if err := os.WriteFile("EVIDENCE.md", []byte(document), 0o644); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

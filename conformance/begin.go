@@ -94,6 +94,9 @@ func (c *child) prepare(ctx context.Context, open Open, cases []Case) (processSe
 	if s.Features, err = c.features(ctx); err != nil {
 		return s, err
 	}
+	if c.plan.Unarmed {
+		return s, nil
+	}
 	shared, alone := c.armings(cases)
 	arm := func(a Arming) {
 		c.announce("arm " + string(a.Oracle))
@@ -123,8 +126,12 @@ func (c *child) features(ctx context.Context) (seen []FeatureRecord, err error) 
 		c.bench.know(seen)
 		return nil, err
 	}
-	c.announce("look at features")
-	seen = c.bench.see(ctx, c.suite, c.claims, c.plan.Workloads[0])
+	if c.plan.Unprobed {
+		seen = c.suite.unseen(c.claims, "the run was made without a look at it")
+	} else {
+		c.announce("look at features")
+		seen = c.bench.see(ctx, c.suite, c.claims, c.plan.Workloads[0])
+	}
 	return seen, c.peers.put(featuresName, seen)
 }
 
@@ -208,6 +215,11 @@ func (c *child) adopt(all processSetup) {
 	c.bench.armed = map[Oracle]bool{}
 	for _, r := range all.Oracles {
 		c.bench.armed[r.Oracle] = r.Armed
+	}
+	if c.bench.unarmed = c.plan.Unarmed; c.bench.unarmed {
+		for _, a := range c.suite.Arming {
+			c.bench.armed[a.Oracle] = true // until a case passes: see [bench.execute]
+		}
 	}
 }
 

@@ -24,19 +24,28 @@ type Evidence struct {
 	Sequence func() (int64, error) // asked once, only for a run that is signed
 	Issuer   evidence.Issuer
 	Cohort   evidence.Cohort
+	Host     string // id of this host, "" for none
+	Nonce    string // that the run was asked for with, or ""
 	// Images are those of Options.Workloads, by both digests.
 	Images []evidence.Image
 	// Mutation and MutationFile name the signed results of the mutants, or are nil.
 	Mutation     *evidence.MutationEvidence
 	MutationFile []byte
-	Validity     time.Duration // from the start
-	Limitations  []string
+	// Mutants gives the two late, instead: it is asked once, when every case has run, and only for a
+	// run that is signed. The report says what the unmutated runtime came to. Without results and
+	// without an error the bundle goes without them.
+	Mutants     func(Report) (*evidence.MutationEvidence, []byte, error)
+	Validity    time.Duration // from the start
+	Limitations []string
 }
 
 func (e Evidence) check(workloads []string) error {
 	var errs []error
 	if len(e.Signers) == 0 || e.Sequence == nil || e.Validity <= 0 || len(e.Limitations) == 0 {
 		errs = append(errs, errors.New("evidence needs a signer, a sequence, a validity and its limitations"))
+	}
+	if e.Mutants != nil && e.Mutation != nil {
+		errs = append(errs, errors.New("evidence has the results of mutants and asks for others"))
 	}
 	if len(e.Images) != len(workloads) {
 		errs = append(errs, fmt.Errorf("evidence names %d images of %d workloads", len(e.Images), len(workloads)))
@@ -63,17 +72,23 @@ var binaryRoles = map[string]string{
 
 // sign writes and signs the bundle below Out. It does not judge: a run that failed gets its
 // bundle too, and the gate denies it.
-func (r *result) sign(o Options, p plan, rows []evidence.CaseRow, judged evidence.Judgement) error {
-	e := o.Evidence
+func (r *result) sign(o Options, p plan, rows []evidence.CaseRow, judged evidence.Judgement, report Report) error {
+	e := *o.Evidence
+	if e.Mutants != nil {
+		var err error
+		if e.Mutation, e.MutationFile, err = e.Mutants(report); err != nil {
+			return fmt.Errorf("mutants: %w", err)
+		}
+	}
 	blobs, err := r.artifacts()
 	if err != nil {
 		return err
 	}
-	report, err := os.ReadFile(filepath.Join(r.raw, ginkgoFile))
+	runner, err := os.ReadFile(filepath.Join(r.raw, ginkgoFile))
 	if err != nil {
 		return fmt.Errorf("read runner's report: %w", err)
 	}
-	ginkgo, err := evidence.ReportGinkgo(report, types.VERSION)
+	ginkgo, err := evidence.ReportGinkgo(runner, types.VERSION)
 	if err != nil {
 		return fmt.Errorf("read runner's report: %w", err)
 	}
@@ -100,7 +115,7 @@ func (r *result) sign(o Options, p plan, rows []evidence.CaseRow, judged evidenc
 		Target: r.run.arming.Target, Profiles: o.profiles(), Waivers: []evidence.Waiver{}, Issuer: e.Issuer, Suite: suite,
 		Cohort: e.Cohort, Images: slices.Clone(e.Images), WorkerConfig: evidence.WorkerConfig{Digest: evidence.Digest(config)},
 		LaunchProfile: evidence.LaunchProfile{Digest: evidence.Digest(profile), Document: string(profile)},
-		Run: evidence.Run{ID: p.RunID, StartedAt: r.run.arming.StartedAt, FinishedAt: seal.FinishedAt, Sequence: sequence,
+		Run: evidence.Run{ID: p.RunID, Nonce: e.Nonce, Host: e.Host, StartedAt: r.run.arming.StartedAt, FinishedAt: seal.FinishedAt, Sequence: sequence,
 			Arming: r.run.arming, Seal: seal},
 		Cases: rows, MutationEvidence: e.Mutation, Summary: judged.Summary(),
 		Validity:    evidence.Validity{NotBefore: r.run.arming.StartedAt, NotAfter: evidence.At(from.Add(e.Validity))},

@@ -61,6 +61,7 @@ const (
 	PartTape          Part = "observer.tape"
 	PartFoothold      Part = "controller.foothold"
 	PartRestart       Part = "controller.restart"
+	PartTerminate     Part = "controller.terminate" // the daemon can be asked to end, and its exit status is seen
 	PartWire          Part = "runtime.wire"
 	PartSecrets       Part = "controller.secrets"
 	PartConcurrent    Part = "runtime.concurrent" // two operations can be under way at once
@@ -74,19 +75,25 @@ type Oracle string
 
 // Oracles of the present catalogue.
 const (
-	OracleTreeHash  Oracle = "tree-hash" // planted change in a host tree is found
-	OracleHeartbeat Oracle = "heartbeat" // a living writer is seen to be alive, a dead one dead
-	OracleUsage     Oracle = "usage"     // statfs and st_blocks of the workspace follow a planted write
-	OracleCgroup    Oracle = "cgroup"    // the sandbox's pids and memory files follow a planted load
-	OracleProcess   Oracle = "process"   // host process table and /proc/<pid>/exe
-	OracleMemory    Oracle = "memory"    // VmHWM of a process follows a planted allocation
-	OracleCPU       Oracle = "cpu"       // the CPU time of a process follows a planted computation
-	OracleNetwork   Oracle = "network"   // listeners and capture see a container on the lab's network
-	OracleTape      Oracle = "tape"      // the tape records a planted engine call
-	OracleWire      Oracle = "wire"      // a valid request passes, so that a refusal means something
-	OracleEngine    Oracle = "engine"    // engine inspect sees a planted container
-	OracleControl   Oracle = "control"   // a living root peer of the control socket is accepted
-	OracleNeighbour Oracle = "neighbour" // the quiet neighbour's probe sees a planted stall
+	OracleTreeHash    Oracle = "tree-hash"   // planted change in a host tree is found
+	OracleHeartbeat   Oracle = "heartbeat"   // a living writer is seen to be alive, a dead one dead
+	OracleUsage       Oracle = "usage"       // statfs and st_blocks of the workspace follow a planted write
+	OracleCgroup      Oracle = "cgroup"      // the sandbox's pids and memory files follow a planted load
+	OracleProcess     Oracle = "process"     // host process table and /proc/<pid>/exe
+	OracleMemory      Oracle = "memory"      // VmHWM of a process follows a planted allocation
+	OracleCPU         Oracle = "cpu"         // the CPU time of a process follows a planted computation
+	OracleNetwork     Oracle = "network"     // listeners and capture see a container on the lab's network
+	OracleTape        Oracle = "tape"        // the tape records a planted engine call
+	OracleWire        Oracle = "wire"        // a valid request passes, so that a refusal means something
+	OracleEngine      Oracle = "engine"      // engine inspect sees a planted container
+	OracleEngineLog   Oracle = "engine-log"  // what a planted container prints is heard, and found on the engine's disk
+	OracleControl     Oracle = "control"     // a living root peer of the control socket is accepted
+	OracleNeighbour   Oracle = "neighbour"   // the quiet neighbour's probe sees a planted stall
+	OracleSearch      Oracle = "search"      // a planted token is found in names, contents, links, attributes and raw images
+	OracleReply       Oracle = "reply"       // a changed, missing, miscounted or unmarked byte of a reply is found
+	OracleHostSocket  Oracle = "host-socket" // a listener at an abstract name of the host counts who comes
+	OracleDescriptors Oracle = "descriptors" // a descriptor that a program was handed is found by its look
+	OracleAccess      Oracle = "access"      // a planted read of a watched file is seen
 )
 
 // Kill says that a mutant makes the case fail, and that this reason code comes first.

@@ -41,6 +41,8 @@ type plan struct {
 	Tenant    string          `json:"tenant"`
 	Seed      int64           `json:"seed"`
 	Procs     int             `json:"procs"`
+	Unprobed  bool            `json:"unprobed"`  // features are not looked at
+	Unarmed   bool            `json:"unarmed"`   // no oracle is tried
 	Arguments []string        `json:"arguments"` // of the suite processes, beside Ginkgo's own
 	CohortID  string          `json:"cohortId"`
 	Catalogue string          `json:"catalogueDigest"`

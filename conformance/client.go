@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/hallmark-sandbox/hallmark/conformance/target"
 )
@@ -205,6 +206,34 @@ func (c recordingController) Start(ctx context.Context) error {
 	err := c.Controller.Start(ctx)
 	c.t.excuse(takeFootprint().since(before))
 	return err
+}
+
+// Inject arms a fault for this case only: it is disarmed after it, and what it holds is waited for.
+func (c recordingController) Inject(rule target.TapeRule) error {
+	err := c.t.Own("", func(ctx context.Context) error {
+		return errors.Join(c.Controller.Calm(), c.t.untilMade(ctx))
+	})
+	if err != nil {
+		return err
+	}
+	return c.Controller.Inject(rule)
+}
+
+// untilMade waits until every call that a fault has made late has been made, at most half a minute: then the
+// engine does not answer it.
+func (t *T) untilMade(ctx context.Context) error {
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); {
+		calls, _, err := t.target.Observer.Tape(0)
+		if err != nil || !slices.ContainsFunc(calls, target.TapeCall.Held) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	return nil
 }
 
 // recordingPeers are the peers as a case sees them.

@@ -35,6 +35,7 @@ type fake struct {
 	onStart         func() // nil for nothing
 	engine          *fakeEngine
 	mount           func() // leaves a mount in the driver's folder
+	armed           bool   // a fault of the tape
 	disposed        []string
 	purged          []string
 }
@@ -98,7 +99,17 @@ func (f *fake) Start(context.Context) error {
 	}
 	return nil
 }
-func (f *fake) Inject(target.TapeRule) error { return target.ErrUnavailable }
+func (f *fake) Inject(target.TapeRule) error {
+	f.armed = true
+	return nil
+}
+func (f *fake) Calm() error {
+	f.armed = false
+	return nil
+}
+func (f *fake) Terminate(context.Context, func()) (int, error) {
+	return 0, target.ErrUnavailable
+}
 
 type fakeSandbox struct {
 	*fake
@@ -120,6 +131,9 @@ func (s fakeSandbox) Dispose(context.Context) error {
 		panic("bug in the driver")
 	}
 	s.disposed = append(s.disposed, s.id)
+	if s.armed {
+		return &target.Error{Code: "X_INCOMPLETE_CLEANUP"}
+	}
 	return s.disposeErr
 }
 
@@ -139,6 +153,11 @@ func TestWhatFollowsACase(t *testing.T) {
 		{name: "purge refused", spoil: func(f *fake) { f.purgeErr = refusal }, status: Fail, reason: "cleanup-incomplete"},
 		{name: "container left", spoil: func(f *fake) { f.leak = true }, status: Fail, reason: "container-leaked"},
 		{name: "died of the attack", attack: func(_ context.Context, f *fake, _ *T) { f.dead = true }, status: Fail, reason: "target-died"},
+		{name: "a fault that is still armed", attack: func(_ context.Context, _ *fake, t *T) {
+			if err := t.Target().Controller.Inject(target.TapeRule{Nth: 1, Times: 100, Status: 500}); err != nil {
+				panic(err)
+			}
+		}, status: Pass},
 		{name: "canary in the log", attack: func(_ context.Context, f *fake, t *T) {
 			os.WriteFile(f.log, []byte("before\n"+t.Canary("secret")), 0o600)
 		}, status: Fail, reason: "canary-leaked"},

@@ -53,8 +53,8 @@ func (b *bench) see(ctx context.Context, s Suite, claims []string, image string)
 	ctx, cancel := context.WithTimeout(ctx, featuresTimeout)
 	defer cancel()
 	records := map[Feature]FeatureRecord{}
-	for _, f := range s.features() {
-		records[f] = FeatureRecord{Feature: f, Claimed: slices.Contains(claims, string(f)), Observed: Unknown, Text: "nothing in this suite looks at it"}
+	for _, r := range s.unseen(claims, "nothing in this suite looks at it") {
+		records[r.Feature] = r
 	}
 	t := b.newT("features", image)
 	for _, p := range s.Probes {
@@ -69,6 +69,15 @@ func (b *bench) see(ctx context.Context, s Suite, claims []string, image string)
 	out := slices.Collect(maps.Values(records))
 	slices.SortFunc(out, func(x, y FeatureRecord) int { return cmp.Compare(x.Feature, y.Feature) })
 	b.know(out)
+	return out
+}
+
+// unseen are the records of features before anything was looked at, sorted by feature.
+func (s Suite) unseen(claims []string, why string) []FeatureRecord {
+	var out []FeatureRecord
+	for _, f := range s.features() {
+		out = append(out, FeatureRecord{Feature: f, Claimed: slices.Contains(claims, string(f)), Observed: Unknown, Text: why})
+	}
 	return out
 }
 

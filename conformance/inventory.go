@@ -79,6 +79,20 @@ func takeInventory(ctx context.Context, tg *target.Target, work string, shared b
 	return out, out.cgroups(cgroupRoot, parent)
 }
 
+// count is i by kind, the first word of a thing.
+func (i inventory) count() map[string]int64 {
+	out := map[string]int64{}
+	for _, t := range i {
+		kind, _, _ := strings.Cut(t.what, " ")
+		out[kind]++
+	}
+	return out
+}
+
+// Inventory counts, by kind, what the host and the engine hold in this process's scope: containers, mounts,
+// loop devices, cgroups, processes. It is what the suite compares before and after each case.
+func (t *T) Inventory(ctx context.Context) (map[string]int64, error) { return t.count(ctx) }
+
 // host adds what lies below work, and this process's descendants but for the daemon under test.
 func (i inventory) host(work string, worker int, shared bool) error {
 	if err := i.mounts(work); err != nil {

@@ -25,6 +25,12 @@ type Options struct {
 	Procs     int      // processes that run cases side by side, 1 to 8; 0 means 1
 	Tier      Tier
 	CaseIDs   []string // narrows the run, which makes it incomplete by definition
+	// WithoutProbes leaves out the look at what the target has, which ends its runtime once and
+	// starts it again. Such a run is incomplete by definition, and is never signed.
+	WithoutProbes bool
+	// WithoutArming tries no oracle. A case that fails has then shown itself that its oracle sees; one
+	// that passes has shown nothing, and is inconclusive. Such a run is never signed.
+	WithoutArming bool
 
 	Out    string // reports, raw records and bundle; what an earlier run left here is replaced
 	Work   string // an empty or absent folder for the driver's state; removed afterwards
@@ -84,6 +90,12 @@ func (o Options) check() error {
 		add("output or work folder missing")
 	}
 	if o.Evidence != nil {
+		if o.WithoutProbes {
+			add("evidence without a look at the target's features")
+		}
+		if o.WithoutArming {
+			add("evidence without an armed oracle")
+		}
 		if o.CohortID == "" || o.CohortID != o.Evidence.Cohort.ID {
 			add("evidence without the measured cohort")
 		}

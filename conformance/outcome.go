@@ -112,6 +112,12 @@ func (r *result) conclude(o Options, p plan) (Outcome, error) {
 	if len(o.CaseIDs) > 0 {
 		r.incomplete = append(r.incomplete, "the run was narrowed to single cases")
 	}
+	if o.WithoutProbes {
+		r.incomplete = append(r.incomplete, "what the target has was not looked at")
+	}
+	if o.WithoutArming {
+		r.incomplete = append(r.incomplete, "no oracle was tried")
+	}
 	if r.interrupted {
 		r.incomplete = append(r.incomplete, "the run was interrupted")
 	}
@@ -134,7 +140,7 @@ func (r *result) conclude(o Options, p plan) (Outcome, error) {
 	case len(o.CaseIDs) > 0:
 		out.Unsigned = "the run was narrowed to single cases" // whoever picks the cases picks the result
 	default:
-		if err := r.sign(o, p, rows, judged); err != nil {
+		if err := r.sign(o, p, rows, judged, report); err != nil {
 			out.Unsigned = "the bundle cannot be made: " + err.Error()
 			out.Report.Verdict = evidence.Incomplete
 			out.Report.Reasons = append([]string{out.Unsigned}, out.Report.Reasons...)

@@ -52,6 +52,11 @@ func Run(ctx context.Context, o Options) (Outcome, error) {
 	if err != nil {
 		return Outcome{}, fmt.Errorf("catalogue: %w", err)
 	}
+	for _, c := range cases { // an unproven case that was named has a row, in a run that is incomplete anyway
+		if !slices.ContainsFunc(o.Suite.Cases, func(k Case) bool { return k.ID == c.ID }) {
+			o.Suite.Cases = append(slices.Clip(o.Suite.Cases), c)
+		}
+	}
 	lock, err := lockOut(o.Out)
 	if err != nil {
 		return Outcome{}, err
@@ -128,7 +133,7 @@ func (o Options) prepare() (plan, *os.File, error) {
 	}
 	p := plan{
 		RunID: randomHex(16), Raw: raw, Shared: filepath.Join(raw, sharedDir), Work: work, Dir: dir, Path: os.Getenv("PATH"),
-		Driver: o.Driver, Config: o.Target, Workloads: o.Workloads, Tenant: o.Tenant, Seed: o.Seed, Procs: max(1, o.Procs), CohortID: o.CohortID,
+		Driver: o.Driver, Config: o.Target, Workloads: o.Workloads, Tenant: o.Tenant, Seed: o.Seed, Procs: max(1, o.Procs), Unprobed: o.WithoutProbes, Unarmed: o.WithoutArming, CohortID: o.CohortID,
 		Arguments: o.Arguments,
 	}
 	if p.Seed == 0 {

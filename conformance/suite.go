@@ -25,10 +25,13 @@ type Open func(ctx context.Context, config json.RawMessage, dir string) (*target
 
 // Suite is what parent and child both hold: values compiled into the binary.
 type Suite struct {
-	Cases   []Case
-	Arming  []Arming
-	Probes  []Probe
-	Drivers map[string]Open
+	Cases []Case
+	// Unproven cases run when a run names them, and then that run is incomplete. They are in no catalogue, so no
+	// evidence speaks of them. May be nil.
+	Unproven []Case
+	Arming   []Arming
+	Probes   []Probe
+	Drivers  map[string]Open
 	// Families names the prefixes of the cases' ids for people, for example "FS"; may be nil.
 	Families map[string]string
 }
@@ -37,7 +40,7 @@ type Suite struct {
 // or a time bound, an oracle that nobody can arm, a feature that two probes look at.
 func (s Suite) Check() error {
 	seen := map[string]bool{}
-	for _, c := range s.Cases {
+	for _, c := range slices.Concat(s.Cases, s.Unproven) {
 		switch {
 		case c.ID == "" || strings.TrimSpace(c.ID) != c.ID || seen[c.ID]:
 			return fmt.Errorf("case id %q is empty, padded or there twice", c.ID)
@@ -64,20 +67,25 @@ func (s Suite) Check() error {
 }
 
 // Select returns the cases of tier (serial includes full, full includes smoke), narrowed to ids
-// when there are any, in catalogue order. An unknown id or tier, or nothing left, is an error.
+// when there are any, in catalogue order; unproven ones only where ids name them. An unknown id or tier, or nothing left, is an error.
 func (s Suite) Select(tier Tier, ids []string) ([]Case, error) {
 	tiers := map[Tier][]Tier{Smoke: {Smoke}, Full: {Smoke, Full}, Serial: {Smoke, Full, Serial}}[tier]
 	if tiers == nil {
 		return nil, fmt.Errorf("unknown tier %q: it is smoke, full or serial", tier)
 	}
 	for _, id := range ids {
-		if !slices.ContainsFunc(s.Cases, func(c Case) bool { return c.ID == id }) {
+		if _, ok := s.find(id); !ok {
 			return nil, fmt.Errorf("unknown case %q", id)
 		}
 	}
 	var out []Case
 	for _, c := range s.Cases {
 		if len(ids) > 0 && slices.Contains(ids, c.ID) || len(ids) == 0 && slices.Contains(tiers, c.Tier) {
+			out = append(out, c)
+		}
+	}
+	for _, c := range s.Unproven {
+		if slices.Contains(ids, c.ID) {
 			out = append(out, c)
 		}
 	}
@@ -88,7 +96,7 @@ func (s Suite) Select(tier Tier, ids []string) ([]Case, error) {
 }
 
 func (s Suite) find(id string) (Case, bool) {
-	for _, c := range s.Cases {
+	for _, c := range slices.Concat(s.Cases, s.Unproven) {
 		if c.ID == id {
 			return c, true
 		}

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -433,6 +434,47 @@ func TestSealedRunIsSignedAndItsBundleReadsBack(t *testing.T) {
 	}
 }
 
+// The mutants are asked for once, with what every case came to, and never for a run that is not signed.
+func TestMutantsAreAskedWhenTheCasesHaveRun(t *testing.T) {
+	for name, row := range map[string]struct {
+		fault  error
+		cases  []string
+		asked  int
+		signed bool
+	}{
+		"without results": {nil, nil, 1, true},
+		"a survivor":      {errors.New("m01 survived"), nil, 1, false},
+		"narrowed":        {nil, []string{"TA-01"}, 0, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := options(t)
+			o.Evidence, o.CaseIDs = signable(t), row.cases
+			asked := 0
+			o.Evidence.Mutants = func(r conformance.Report) (*evidence.MutationEvidence, []byte, error) {
+				asked++
+				first, _ := r.Case("TA-01")
+				second, _ := r.Case("TA-02")
+				if first.Status != conformance.Pass || second.Status != conformance.Fail || first.Attempts != 1 {
+					t.Errorf("TA-01 is %s, TA-02 %s", first.Status, second.Status)
+				}
+				return nil, nil, row.fault
+			}
+			out := run(t, context.Background(), o)
+			if asked != row.asked {
+				t.Errorf("asked %d times", asked)
+			}
+			if !row.signed {
+				checkUnsigned(t, o, out)
+			} else if out.Bundle == "" {
+				t.Errorf("not signed: %s", out.Unsigned)
+			}
+			if row.fault != nil && !strings.Contains(out.Unsigned, row.fault.Error()) {
+				t.Errorf("unsigned because %q", out.Unsigned)
+			}
+		})
+	}
+}
+
 func checkUnsigned(t *testing.T, o conformance.Options, out conformance.Outcome) {
 	t.Helper()
 	if out.Bundle != "" || out.Unsigned == "" || out.Report.Verdict != evidence.Incomplete {
@@ -440,6 +482,66 @@ func checkUnsigned(t *testing.T, o conformance.Options, out conformance.Outcome)
 	}
 	if _, err := os.Stat(filepath.Join(o.Out, "bundle")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a bundle folder exists: %v", err)
+	}
+}
+
+// A run that looks at nothing says so, in every feature and in its verdict.
+func TestRunWithoutProbesIsIncomplete(t *testing.T) {
+	o := options(t)
+	looked := filepath.Join(t.TempDir(), "looked")
+	o.Suite.Probes = []conformance.Probe{{Feature: conformance.FeatureExec, Look: func(context.Context, *conformance.T) (conformance.Presence, string, error) {
+		return conformance.Present, "seen", os.WriteFile(looked, nil, 0o600)
+	}}}
+	o.WithoutProbes = true
+	out := run(t, context.Background(), o)
+	if out.Report.Verdict != evidence.Incomplete || !slices.ContainsFunc(out.Report.Reasons, func(r string) bool { return strings.Contains(r, "was not looked at") }) {
+		t.Errorf("verdict %s, %q", out.Report.Verdict, out.Report.Reasons)
+	}
+	if c, _ := out.Report.Case("TA-01"); c.Status != conformance.Pass {
+		t.Errorf("TA-01 is %s %s", c.Status, c.Text)
+	}
+	if len(out.Report.Features) == 0 {
+		t.Error("no feature is told of")
+	}
+	for _, f := range out.Report.Features {
+		if f.Observed != conformance.Unknown || f.Feature == conformance.FeatureExec && !f.Claimed {
+			t.Errorf("%+v", f)
+		}
+	}
+	if _, err := os.Stat(looked); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a probe ran: %v", err)
+	}
+}
+
+// Without an armed oracle a failure counts and a pass does not.
+func TestRunWithoutArmingPassesNothing(t *testing.T) {
+	o := options(t)
+	armed := filepath.Join(t.TempDir(), "armed")
+	for i := range o.Suite.Arming {
+		o.Suite.Arming[i].Arm = func(context.Context, *conformance.T) error { return os.WriteFile(armed, nil, 0o600) }
+	}
+	o.WithoutArming = true
+	out := run(t, context.Background(), o)
+	if out.Report.Verdict == evidence.Conformant || !slices.ContainsFunc(out.Report.Reasons, func(r string) bool { return strings.Contains(r, "no oracle was tried") }) {
+		t.Errorf("verdict %s, %q", out.Report.Verdict, out.Report.Reasons)
+	}
+	failed := 0
+	for _, c := range out.Report.Cases {
+		if c.Status == conformance.Pass && len(c.Oracles) > 0 {
+			t.Errorf("%s passed by %q, which nobody has tried", c.ID, c.Oracles)
+		}
+		if c.Status == conformance.Fail {
+			failed++
+		}
+	}
+	if failed == 0 {
+		t.Error("a case that fails did not count")
+	}
+	if c, _ := out.Report.Case("TA-01"); c.Status != conformance.Inconclusive || !strings.HasPrefix(c.Reason, "oracle-unarmed.") {
+		t.Errorf("TA-01 is %s %s", c.Status, c.Reason)
+	}
+	if _, err := os.Stat(armed); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("an oracle was tried: %v", err)
 	}
 }
 
@@ -460,8 +562,15 @@ func TestBadOptionsAreRefused(t *testing.T) {
 		"evidence unfounded": func(o *conformance.Options) { o.Evidence, o.CohortID = signable(t), "" },
 		"evidence keyless":   func(o *conformance.Options) { o.Evidence = signable(t); o.Evidence.Signers = nil },
 		"evidence other":     func(o *conformance.Options) { o.Evidence = signable(t); o.Workloads = []string{imageB} },
-		"case twice":         func(o *conformance.Options) { o.Suite.Cases = append(o.Suite.Cases, o.Suite.Cases[0]) },
-		"oracle unarmable":   func(o *conformance.Options) { o.Suite.Arming = nil },
+		"evidence twice": func(o *conformance.Options) {
+			o.Evidence = signable(t)
+			o.Evidence.Mutation = &evidence.MutationEvidence{}
+			o.Evidence.Mutants = func(conformance.Report) (*evidence.MutationEvidence, []byte, error) { return nil, nil, nil }
+		},
+		"evidence unprobed": func(o *conformance.Options) { o.Evidence, o.WithoutProbes = signable(t), true },
+		"evidence unarmed":  func(o *conformance.Options) { o.Evidence, o.WithoutArming = signable(t), true },
+		"case twice":        func(o *conformance.Options) { o.Suite.Cases = append(o.Suite.Cases, o.Suite.Cases[0]) },
+		"oracle unarmable":  func(o *conformance.Options) { o.Suite.Arming = nil },
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := options(t)
@@ -470,5 +579,43 @@ func TestBadOptionsAreRefused(t *testing.T) {
 				t.Error("the run was done")
 			}
 		})
+	}
+}
+
+// An unproven case is in no tier and no catalogue, and runs where it is named.
+func TestUnprovenCasesRunWhereTheyAreNamed(t *testing.T) {
+	one := func(id string) conformance.Case {
+		return conformance.Case{ID: id, Revision: 1, Title: id, Tier: conformance.Smoke, Timeout: time.Second, Run: func(context.Context, *conformance.T) error { return nil }}
+	}
+	s := conformance.Suite{Cases: []conformance.Case{one("XX-01")}, Unproven: []conformance.Case{one("XX-02")}}
+	if err := s.Check(); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		ids  []string
+		want string
+	}{
+		{nil, "XX-01"},
+		{[]string{"XX-02"}, "XX-02"},
+		{[]string{"XX-02", "XX-01"}, "XX-01 XX-02"},
+	} {
+		cases, err := s.Select(conformance.Serial, tt.ids)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, c := range cases {
+			got = append(got, c.ID)
+		}
+		if strings.Join(got, " ") != tt.want {
+			t.Errorf("named %q: %q", tt.ids, got)
+		}
+	}
+	if refs := s.Catalogue().Cases; len(refs) != 1 || refs[0].ID != "XX-01" {
+		t.Errorf("the catalogue has %v", refs)
+	}
+	s.Unproven = append(s.Unproven, one("XX-01"))
+	if s.Check() == nil {
+		t.Error("a case that is proven and unproven is accepted")
 	}
 }

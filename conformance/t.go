@@ -34,6 +34,7 @@ type T struct {
 	tenant string // path of the static attack binary on this host
 	armed  map[Oracle]bool
 	log    func(line string)
+	count  func(context.Context) (map[string]int64, error) // what the host and the engine hold
 
 	mu         sync.Mutex
 	failures   []verdictNote
@@ -124,6 +125,9 @@ func (t *T) Tenant(ctx context.Context, sb target.Sandbox) string {
 	}
 	return "./" + TenantProgram
 }
+
+// TenantOnHost is where the attack binary lies on the host, for what is armed there.
+func (t *T) TenantOnHost() string { return t.tenant }
 
 // Canary returns a fresh random token of 32 hex digits. After the case it is searched for in
 // the runtime's logs, in the engine calls that the case caused, and in what the engine tells of

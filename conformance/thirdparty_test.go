@@ -19,6 +19,13 @@ func thirdParty(t *testing.T, name string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// A module that was only built has not downloaded what other systems need, and the go command of
+	// another module asks for the go.mod of each.
+	fetch := exec.CommandContext(t.Context(), "go", "mod", "download")
+	fetch.Dir = repo
+	if out, err := fetch.CombinedOutput(); err != nil {
+		t.Fatalf("download the modules of go.mod: %v\n%s", err, out)
+	}
 	ours, err := os.ReadFile(filepath.Join(repo, "go.mod"))
 	if err != nil {
 		t.Fatal(err)

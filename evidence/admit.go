@@ -6,7 +6,8 @@ package evidence
 //
 //	func Admit(AdmitConfig) (*Admission, error)
 //	func (*Admission) Check(Start, time.Time) error   // *Denied, see ReasonOf
-//	func (*Admission) Pins() Pins
+//	func (*Admission) Pins() CohortPins
+//	func (*Admission) Release() Pins
 //	func (*Admission) NotAfter() time.Time
 
 import (
@@ -19,7 +20,7 @@ import (
 	"time"
 )
 
-// AdmitConfig is where a worker's trust lies, and what it measured of itself. Every field is
+// AdmitConfig is where a worker's trust lies, and what it measured of itself. Every field but Host is
 // required: an admission that would not look at one of them is refused.
 type AdmitConfig struct {
 	Root     string   // file: PEM public keys of the root
@@ -32,12 +33,16 @@ type AdmitConfig struct {
 	WorkerDigest       string // of this worker's own executable
 	WorkerConfigDigest string // of its security-relevant configuration
 
+	// Host is the id of this host, or "" where it has none; asked for when the policy binds hosts.
+	Host string
+
 	Now time.Time
 }
 
 // Admission is what a production worker may start. It is immutable.
 type Admission struct {
-	pins     Pins
+	pins     CohortPins // of this cohort
+	release  Pins       // whole
 	notAfter time.Time
 }
 
@@ -100,7 +105,7 @@ func Admit(c AdmitConfig) (_ *Admission, err error) {
 func (c AdmitConfig) check() error {
 	v := reflect.ValueOf(c)
 	for i := range v.NumField() {
-		if v.Field(i).IsZero() {
+		if v.Field(i).IsZero() && v.Type().Field(i).Name != "Host" {
 			return deny(ReasonPolicyMissing, "admission: %s is not set", v.Type().Field(i).Name)
 		}
 	}
@@ -111,15 +116,18 @@ func (c AdmitConfig) check() error {
 }
 
 func admit(c AdmitConfig, policy *Policy, mem *Memory, pinsText []byte) (*Admission, []Decision, error) {
-	pins, inputs, err := VerifyPins(pinsText, policy, c.Now)
+	release, made, err := verifyPins(pinsText, policy, c.Now)
 	if err != nil {
+		return nil, nil, err
+	}
+	if err := mem.checkPins(made); err != nil {
 		return nil, nil, err
 	}
 	var decisions []Decision
 	for _, dir := range c.Bundles {
 		d, err := DecideDir(Question{
 			Policy: policy, Memory: mem, Cohort: c.Cohort, Now: c.Now, Depth: AdmitDepth,
-			Want: []string{c.WorkerDigest},
+			Want: []string{c.WorkerDigest}, Host: c.Host,
 		}, dir)
 		if err != nil {
 			return nil, decisions, err
@@ -133,8 +141,9 @@ func admit(c AdmitConfig, policy *Policy, mem *Memory, pinsText []byte) (*Admiss
 	if err != nil {
 		return nil, decisions, err
 	}
-	if !reflect.DeepEqual(own, pins) || !slices.Equal(inputs, evidenceDigests(decisions)) {
-		return nil, decisions, deny(ReasonPinsEvidence, "pins and bundles give different digests")
+	pins, err := release.ofThisCohort(own)
+	if err != nil {
+		return nil, decisions, err
 	}
 	if pins.WorkerConfig != c.WorkerConfigDigest {
 		return nil, decisions, deny(ReasonNotPinned, "worker configuration %s, pinned %s", c.WorkerConfigDigest, pins.WorkerConfig)
@@ -147,12 +156,36 @@ func admit(c AdmitConfig, policy *Policy, mem *Memory, pinsText []byte) (*Admiss
 	if pins.Binary(BinaryWorker) != c.WorkerDigest {
 		return nil, decisions, deny(ReasonNotPinned, "worker %s", c.WorkerDigest)
 	}
-	end, _ := pins.NotAfter.Time()
-	return &Admission{pins: pins, notAfter: end}, decisions, nil
+	end, _ := release.NotAfter.Time()
+	if !c.Now.Before(end) {
+		return nil, decisions, deny(ReasonExpired, "pins ended at %s", release.NotAfter)
+	}
+	mem.seePins(made)
+	return &Admission{pins: pins, release: release, notAfter: end}, decisions, nil
+}
+
+// ofThisCohort compares what a gate signed with what the evidence gives here. The gate may pin fewer
+// workloads, since another cohort may keep one back, and may end the release earlier; nothing else.
+func (p Pins) ofThisCohort(own Pins) (CohortPins, error) {
+	i := slices.IndexFunc(p.Cohorts, func(c CohortPins) bool { return c.Cohort == own.Cohorts[0].Cohort })
+	if i < 0 {
+		return CohortPins{}, deny(ReasonPinsEvidence, "cohort %s is not in the release", own.Cohorts[0].Cohort)
+	}
+	signed, derived := p.Cohorts[i], own.Cohorts[0]
+	for _, m := range signed.Images {
+		if !slices.Contains(derived.Images, m) {
+			return CohortPins{}, deny(ReasonPinsEvidence, "no evidence here gives image %s as it is pinned", m.ConfigDigest)
+		}
+	}
+	derived.Images = signed.Images
+	if !reflect.DeepEqual(signed, derived) {
+		return CohortPins{}, deny(ReasonPinsEvidence, "pins and bundles give different digests")
+	}
+	return signed, nil
 }
 
 // Binary returns the pinned digest of a role, or "".
-func (p Pins) Binary(role string) string {
+func (p CohortPins) Binary(role string) string {
 	for _, b := range p.Binaries {
 		if b.Role == role {
 			return b.Digest
@@ -161,8 +194,11 @@ func (p Pins) Binary(role string) string {
 	return ""
 }
 
-// Pins returns what was admitted. Its lists must not be changed.
-func (a *Admission) Pins() Pins { return a.pins }
+// Pins returns what was admitted for this cohort. Its lists must not be changed.
+func (a *Admission) Pins() CohortPins { return a.pins }
+
+// Release returns the whole release decision, of which [Admission.Pins] is this cohort's part.
+func (a *Admission) Release() Pins { return a.release }
 
 // NotAfter is when the admission ends, whatever the worker's uptime.
 func (a *Admission) NotAfter() time.Time { return a.notAfter }
@@ -171,7 +207,7 @@ func (a *Admission) NotAfter() time.Time { return a.notAfter }
 // container start.
 func (a *Admission) Check(s Start, now time.Time) error {
 	if !now.Before(a.notAfter) {
-		return deny(ReasonExpired, "pins ended at %s", a.pins.NotAfter)
+		return deny(ReasonExpired, "pins ended at %s", a.release.NotAfter)
 	}
 	if !slices.ContainsFunc(a.pins.Images, func(m PinnedImg) bool {
 		return m.Role == ImageWorkload && m.ConfigDigest == s.ImageDigest

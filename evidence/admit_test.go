@@ -16,16 +16,23 @@ import (
 	"github.com/hallmark-sandbox/hallmark/evidence/signing"
 )
 
-// pinned writes everything that a worker needs and returns its configuration.
-func pinned(t *testing.T, w *evidencetest.World) evidence.AdmitConfig {
+// pinned writes everything that a worker on w's cohort needs and returns its configuration. The
+// release is of w's evidence and that of others.
+func pinned(t testing.TB, w *evidencetest.World, others ...*evidencetest.World) evidence.AdmitConfig {
 	t.Helper()
 	dir := t.TempDir()
 	b, q := bundleAndQuestion(t, w)
-	d := evidence.Decide(q, b)
-	if !d.Admitted {
-		t.Fatal(d.Detail)
+	ds := []evidence.Decision{evidence.Decide(q, b)}
+	for _, o := range others {
+		ob, oq := bundleAndQuestion(t, o)
+		ds = append(ds, evidence.Decide(oq, ob))
 	}
-	_, pins, err := evidence.MakePins(q.Policy, []evidence.Decision{d}, w.Gate, w.Now)
+	for _, d := range ds {
+		if !d.Admitted {
+			t.Fatal(d.Detail)
+		}
+	}
+	_, pins, err := evidence.MakePins(q.Policy, ds, w.Gate, w.Now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,6 +104,31 @@ func TestAdmitAndCheckStarts(t *testing.T) {
 	}
 }
 
+// A policy that binds hosts: a worker starts on the host that the evidence was made on, and nowhere else.
+func TestAdmitOnTheHostOnly(t *testing.T) {
+	here, there := evidence.Digest([]byte("here")), evidence.Digest([]byte("there"))
+	for name, row := range map[string]struct {
+		bound      bool
+		made, host string
+		want       evidence.Reason
+	}{
+		"bound, here":               {true, here, here, ""},
+		"bound, another":            {true, here, there, evidence.ReasonHost},
+		"bound, unknown":            {true, here, "", evidence.ReasonHost},
+		"not bound, another":        {false, here, there, ""},
+		"not bound, none, another":  {false, "", there, ""},
+		"not bound, made somewhere": {false, here, "", ""},
+	} {
+		w := world(t)
+		w.Policy.BindHosts, w.Statement.Predicate.Run.Host = row.bound, row.made
+		c := pinned(t, w)
+		c.Host = row.host
+		if _, err := evidence.Admit(c); evidence.ReasonOf(err) != row.want || (err == nil) != (row.want == "") {
+			t.Errorf("%s: %v, want %q", name, err, row.want)
+		}
+	}
+}
+
 func TestAdmitRefuses(t *testing.T) {
 	tests := []struct {
 		name string
@@ -130,6 +162,13 @@ func TestAdmitRefuses(t *testing.T) {
 		}, evidence.ReasonPinsMode},
 		{"pins that failed", func(t *testing.T, w *evidencetest.World, c *evidence.AdmitConfig) {
 			resign(t, c.Pins, func(s string) string { return strings.Replace(s, `"PASSED"`, `"FAILED"`, 1) }, w.Gate)
+		}, evidence.ReasonPinsInvalid},
+		{"pins without their inputs", func(t *testing.T, w *evidencetest.World, c *evidence.AdmitConfig) {
+			resign(t, c.Pins, func(s string) string {
+				head, rest, _ := strings.Cut(s, `"inputAttestations":[`)
+				_, tail, _ := strings.Cut(rest, `]`)
+				return head + `"inputAttestations":[]` + tail
+			}, w.Gate)
 		}, evidence.ReasonPinsInvalid},
 		{"pins of another subject", func(t *testing.T, w *evidencetest.World, c *evidence.AdmitConfig) {
 			resign(t, c.Pins, func(s string) string {
@@ -240,6 +279,7 @@ func resignPolicy(t *testing.T, pins, trust string, s *signing.Signer) {
 	}
 	digest := strings.TrimPrefix(evidence.Digest(text), "sha256:")
 	resign(t, pins, func(p string) string {
+		p = strings.Replace(p, `"policyVersion":1`, `"policyVersion":2`, 1)
 		head, rest, _ := strings.Cut(p, `trust-policy","digest":{"sha256":"`)
 		return head + `trust-policy","digest":{"sha256":"` + digest + rest[64:]
 	}, s)
@@ -280,13 +320,13 @@ func TestPinsBitFlips(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := evidence.VerifyPins(file, q.Policy, w.Now); err != nil {
+	if _, err := evidence.VerifyPins(file, q.Policy, w.Now); err != nil {
 		t.Fatal(err)
 	}
 	for i := range file {
 		flipped := bytes.Clone(file)
 		flipped[i] ^= 1 << (i % 8)
-		if _, _, err := evidence.VerifyPins(flipped, q.Policy, w.Now); evidence.ReasonOf(err).Step() != 20 {
+		if _, err := evidence.VerifyPins(flipped, q.Policy, w.Now); evidence.ReasonOf(err).Step() != 20 {
 			t.Fatalf("offset %d: %v", i, err)
 		}
 	}

@@ -24,12 +24,14 @@ import (
 //	oci-layout, index.json             see layout.go
 //	blobs/sha256/<64 hex digits>       the manifest, the empty configuration, the artifacts
 const (
-	evidenceFile  = "evidence.sigstore.json"
-	maxSigners    = 16
-	maxSmallFile  = 4 << 20  // oci-layout, index.json
-	maxBundle     = 12 << 20 // one evidence file
-	maxTotal      = 1 << 30  // all files together
-	maxBundleSize = 2*MaxArtifacts + 64
+	evidenceFile = "evidence.sigstore.json"
+	maxSigners   = 16
+	maxSmallFile = 4 << 20  // oci-layout, index.json
+	maxBundle    = 12 << 20 // one evidence file
+
+	// MaxTotal bounds all files of a bundle together, in bytes; MaxFiles bounds their number.
+	MaxTotal = 1 << 30
+	MaxFiles = 2*MaxArtifacts + 64
 )
 
 var (
@@ -111,6 +113,9 @@ func (b *Bundle) Write(dir string) error {
 	return nil
 }
 
+// IsEvidenceFile says whether a bundle's file of this name holds a signer's evidence.
+func IsEvidenceFile(name string) bool { return isEvidenceFile(name) }
+
 func isEvidenceFile(name string) bool { return evidenceName.MatchString(name) }
 
 func keysOf[V any](m map[string]V) iter.Seq[string] { return maps.Keys(m) }
@@ -133,8 +138,8 @@ func readBundle(root *os.Root, depth Depth) (*Bundle, error) {
 		if err != nil {
 			return err
 		}
-		if count++; count > maxBundleSize {
-			return deny(ReasonFileSize, "more than %d entries", maxBundleSize)
+		if count++; count > MaxFiles {
+			return deny(ReasonFileSize, "more than %d entries", MaxFiles)
 		}
 		if e.IsDir() {
 			if depth == AdmitDepth && name != "." {
@@ -145,23 +150,17 @@ func readBundle(root *os.Root, depth Depth) (*Bundle, error) {
 			}
 			return nil
 		}
-		limit := int64(0)
-		switch {
-		case !e.Type().IsRegular():
+		if !e.Type().IsRegular() {
 			return deny(ReasonFileKind, "%q is %s", name, e.Type())
-		case isEvidenceFile(name):
-			limit = maxBundle
-		case name == layoutFile || name == indexFile:
-			limit = maxSmallFile
-		case blobPattern.MatchString(name):
-			limit = MaxBlob
-		default:
-			return deny(ReasonFileExtra, "%q", name)
+		}
+		limit, err := FileLimit(name)
+		if err != nil {
+			return err
 		}
 		if depth == AdmitDepth && !isEvidenceFile(name) {
 			return nil
 		}
-		data, err := readBounded(root, name, min(limit, maxTotal-total))
+		data, err := readBounded(root, name, min(limit, MaxTotal-total))
 		if err != nil {
 			return err
 		}
@@ -176,6 +175,20 @@ func readBundle(root *os.Root, depth Depth) (*Bundle, error) {
 		return nil, deny(ReasonFileGone, "%s", evidenceFile)
 	}
 	return b, nil
+}
+
+// FileLimit returns the greatest size in bytes of a bundle's file with this slash-separated name.
+// A name that no bundle has is a *Denied with [ReasonFileExtra].
+func FileLimit(name string) (int64, error) {
+	switch {
+	case isEvidenceFile(name):
+		return maxBundle, nil
+	case name == layoutFile || name == indexFile:
+		return maxSmallFile, nil
+	case blobPattern.MatchString(name):
+		return MaxBlob, nil
+	}
+	return 0, deny(ReasonFileExtra, "%q", name)
 }
 
 // readBounded opens without blocking on a FIFO that took the file's place, and checks kind and
@@ -206,7 +219,9 @@ func readBounded(root *os.Root, name string, limit int64) ([]byte, error) {
 	return data, nil
 }
 
-// evidenceFiles returns the evidence files in the order of their signers.
+// EvidenceFiles returns the names of the evidence files in the order of their signers.
+func (b *Bundle) EvidenceFiles() []string { return b.evidenceFiles() }
+
 func (b *Bundle) evidenceFiles() []string {
 	var names []string
 	for n := range b.files {

@@ -14,7 +14,7 @@ import (
 // Catalogue is the golden list that a verifier holds: what must have run. It is data of the
 // case model, without the code.
 type Catalogue struct {
-	ID       string    `json:"id"`       // "hallmark-2026.2"
+	ID       string    `json:"id"`       // "hallmark-2026.3"
 	Cases    []CaseRef `json:"cases"`    // sorted by id
 	Profiles []Profile `json:"profiles"` // sorted by name
 }

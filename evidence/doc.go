@@ -10,7 +10,8 @@
 //
 // Producers use [Verdict], [Chain] and [WriteBundle]. The release gate uses [Decide] at
 // depth [Audit]; a worker uses [Admit], which reads no raw artifact. Signing lives in
-// evidence/signing, the negative corpus in evidence/corpus, so that a verifier links neither.
+// evidence/signing, the negative corpus in evidence/corpus, what moves bundles in evidence/archive
+// and evidence/registry, the transparency log in evidence/translog, so that a verifier links none.
 //
 // Read next: predicate.go, verdict.go, gate.go, admit.go.
 package evidence

@@ -19,6 +19,8 @@ type Question struct {
 	// the gate compared with its own.
 	Catalogue *Catalogue
 	Cohort    string   // that must be; "" leaves it to the keys' scope
+	Host      string   // that must be; "" leaves it open, unless a worker asks and the policy binds hosts
+	Nonce     string   // that the run must have been asked with; "" leaves it open
 	Want      []string // digests that must be subjects of this one statement
 	Now       time.Time
 	Depth     Depth
@@ -32,14 +34,19 @@ type Decision struct {
 	Detail   string           `json:"detail"`
 	Verdict  Outcome          `json:"verdict"` // recomputed; "" when it did not come to that
 	Cohort   string           `json:"cohort"`
+	Place    string           `json:"fleetCohort"` // that the policy's fleet has for it; "" without one
 	Subjects []DecidedSubject `json:"subjects"`
 	Findings []Finding        `json:"findings"`
 	Waivers  []Waiver         `json:"waivers"` // of the policy, those that excused a case
+	Steps    []StepState      `json:"steps"`   // all, in their order
 	Payload  string           `json:"payloadDigest"`
 	Evidence []string         `json:"evidenceDigests"` // of the evidence files
 
 	statement *Statement
 	keys      []string // SPKI digests of the signers
+	profiles  []string // that it was judged by
+	placed    bool     // Place says where it belongs
+	nonce     string   // that it was asked for with
 	audited   bool
 }
 
@@ -81,9 +88,11 @@ type examination struct {
 	signers   []signer
 	payload   []byte
 	statement Statement
-	decoded   bool       // statement may be shown
-	catalogue Catalogue  // that rows are judged by, from step 11 on
-	judgement *Judgement // by the policy
+	held      []int       // steps that are done
+	decoded   bool        // statement may be shown
+	place     FleetCohort // from step 10 on
+	catalogue Catalogue   // that rows are judged by, from step 11 on
+	judgement *Judgement  // by the policy
 }
 
 type signer struct {
@@ -94,7 +103,7 @@ type signer struct {
 func (x *examination) decision(err error) Decision {
 	d := Decision{
 		Admitted: err == nil, Reason: ReasonOf(err), audited: x.q.Depth == AuditDepth,
-		Subjects: []DecidedSubject{}, Findings: []Finding{}, Waivers: []Waiver{}, Evidence: []string{},
+		Steps: x.states(ReasonOf(err)), Subjects: []DecidedSubject{}, Findings: []Finding{}, Waivers: []Waiver{}, Evidence: []string{},
 	}
 	if err != nil {
 		d.Step = d.Reason.Step()
@@ -102,7 +111,11 @@ func (x *examination) decision(err error) Decision {
 	}
 	if x.decoded {
 		p := x.statement.Predicate
-		d.statement, d.Cohort, d.Payload = &x.statement, p.Cohort.ID, Digest(x.payload)
+		d.statement, d.Cohort, d.Payload, d.nonce = &x.statement, p.Cohort.ID, Digest(x.payload), x.q.Nonce
+		// What was denied before step 10 belongs where its descriptor says, for who reads the decision.
+		if place, err := x.q.Policy.place(p.Cohort.Descriptor); err == nil {
+			d.Place, d.profiles, d.placed = place.Name, place.Profiles, true
+		}
 		for _, m := range p.Images {
 			d.Subjects = append(d.Subjects, DecidedSubject{m.Name, m.Role, m.ConfigDigest})
 		}
@@ -125,14 +138,24 @@ func (x *examination) all() error {
 	if x.q.Policy == nil || x.q.Memory == nil {
 		return deny(ReasonPolicyMissing, "no policy or no memory")
 	}
-	steps := []func() error{
-		x.envelopes, x.keys, x.types, x.schema, x.subjects, x.cohort, x.complete, x.hygiene,
-		x.summary, x.artifacts, x.audit, x.times, x.history, x.threshold,
-	}
-	for _, step := range steps {
-		if err := step(); err != nil {
+	for _, stage := range []struct {
+		steps []int // that are done when it has not failed
+		check func() error
+	}{
+		{[]int{1, 2, 3, 4, 5}, x.envelopes}, {nil, x.keys}, {[]int{7}, x.types}, {[]int{6, 8}, x.schema},
+		{[]int{9}, x.subjects}, {[]int{10}, x.cohort}, {[]int{11}, x.complete}, {[]int{12}, x.hygiene}, {nil, x.summary},
+		{nil, x.artifacts}, {[]int{13}, x.audit}, {[]int{14}, x.times}, {[]int{15}, x.history}, {[]int{16}, x.threshold},
+	} {
+		if err := stage.check(); err != nil {
+			failed := ReasonOf(err).Step()
+			for _, n := range stage.steps {
+				if n < failed && failed <= 5 { // of the envelope's steps, each needs the one before
+					x.held = append(x.held, n)
+				}
+			}
 			return err
 		}
+		x.held = append(x.held, stage.steps...)
 	}
 	return nil
 }
@@ -298,13 +321,35 @@ func (x *examination) cohort() error {
 	if x.q.Cohort != "" && x.q.Cohort != p.Cohort.ID {
 		return deny(ReasonCohortOther, "%s, want %s", p.Cohort.ID, x.q.Cohort)
 	}
-	for _, name := range slices.Sorted(keysOf(x.q.Policy.doc.RequiredCapabilities)) {
-		if want := x.q.Policy.doc.RequiredCapabilities[name]; p.Cohort.Capabilities[name] != want {
-			return deny(ReasonCapability, "%s is %q, want %q", name, p.Cohort.Capabilities[name], want)
+	if err := x.host(); err != nil {
+		return err
+	}
+	if x.place, err = x.q.Policy.place(p.Cohort.Descriptor); err != nil {
+		return err
+	}
+	for _, demanded := range []map[string]string{x.q.Policy.doc.RequiredCapabilities, x.place.Capabilities} {
+		for _, name := range slices.Sorted(keysOf(demanded)) {
+			if got, want := p.Cohort.Capabilities[name], demanded[name]; got != want {
+				return deny(ReasonCapability, "%s is %q, want %q", name, got, want)
+			}
 		}
 	}
 	if Digest([]byte(p.LaunchProfile.Document)) != p.LaunchProfile.Digest {
 		return deny(ReasonLaunchProfile, "%s", p.LaunchProfile.Digest)
+	}
+	return nil
+}
+
+// host is the part of step 10 about the very host.
+func (x *examination) host() error {
+	made, bound := x.statement.Predicate.Run.Host, x.q.Policy.doc.BindHosts
+	switch {
+	case bound && made == "":
+		return deny(ReasonHost, "the evidence names no host")
+	case bound && x.q.Depth == AdmitDepth && x.q.Host == "":
+		return deny(ReasonHost, "this host has no id")
+	case x.q.Host != "" && (bound || x.q.Depth == AuditDepth) && made != x.q.Host:
+		return deny(ReasonHost, "made on %q, want %q", made, x.q.Host)
 	}
 	return nil
 }
@@ -323,10 +368,10 @@ func (x *examination) complete() error {
 	if p.Suite.CatalogueDigest != policy.catalogue || p.Suite.CatalogueID != cat.ID {
 		return deny(ReasonCatalogue, "suite %s, want %s", p.Suite.CatalogueDigest, policy.catalogue)
 	}
-	if !subset(policy.doc.Profiles, p.Profiles) {
-		return deny(ReasonProfile, "claimed %q, required %q", p.Profiles, policy.doc.Profiles)
+	if !subset(x.place.Profiles, p.Profiles) {
+		return deny(ReasonProfile, "claimed %q, required %q", p.Profiles, x.place.Profiles)
 	}
-	need := p.need(policy.doc.Profiles)
+	need := p.need(x.place.Profiles)
 	need.Waivers, need.Now = policy.doc.Waivers, x.q.Now
 	j := Verdict(cat, p.Cases, need)
 	x.catalogue, x.judgement = cat, &j

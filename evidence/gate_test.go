@@ -4,6 +4,7 @@ package evidence_test
 
 import (
 	"bytes"
+	"strings"
 	"testing"
 	"time"
 
@@ -176,8 +177,8 @@ func TestFailuresAreRemembered(t *testing.T) {
 func TestReasonTable(t *testing.T) {
 	seen, last := map[evidence.Reason]bool{}, 0
 	for _, r := range evidence.Reasons() {
-		if seen[r.Code] || r.Sentence == "" || r.Step < last {
-			t.Errorf("row %+v: twice, without a sentence, or out of order", r)
+		if seen[r.Code] || r.Sentence == "" || r.Remedy == "" || strings.HasSuffix(r.Remedy, ".") || r.Step < last {
+			t.Errorf("row %+v: twice, without a sentence or remedy, or out of order", r)
 		}
 		seen[r.Code], last = true, r.Step
 	}

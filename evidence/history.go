@@ -43,6 +43,12 @@ func (x *examination) history() error {
 	if m := policy.minimum(p.Issuer.ID, p.Cohort.ID); p.Run.Sequence < m {
 		return deny(ReasonMinSequence, "%d, minimum %d", p.Run.Sequence, m)
 	}
+	if x.q.Nonce != "" && p.Run.Nonce != x.q.Nonce {
+		return deny(ReasonNonce, "%q, want %q", p.Run.Nonce, x.q.Nonce)
+	}
+	if err := x.q.Memory.checkNonce(p.Cohort.ID, x.q.Nonce, Digest(x.payload)); err != nil {
+		return err
+	}
 	for _, s := range x.signers {
 		if err := x.q.Memory.checkRun(s.key.SPKIDigest, p.Cohort.ID, workloads(p.Images), p.Run, Digest(x.payload)); err != nil {
 			return err

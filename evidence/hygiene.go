@@ -112,7 +112,7 @@ func (x *examination) mutation(p Predicate) error {
 }
 
 func (x *examination) requires(ref CaseRef) bool {
-	for _, name := range x.q.Policy.doc.Profiles {
+	for _, name := range x.place.Profiles {
 		if p, ok := x.q.Policy.doc.Catalogue.Profile(name); ok && p.Requires(ref) {
 			return true
 		}

@@ -15,10 +15,12 @@ import (
 // and the empty configuration, and index.json names that manifest. A verifier makes all three
 // again and compares bytes.
 const (
-	layoutFile   = "oci-layout"
-	indexFile    = "index.json"
-	blobPrefix   = "blobs/sha256/"
-	artifactType = "application/vnd.hallmark.evidence.v1"
+	layoutFile = "oci-layout"
+	indexFile  = "index.json"
+	blobPrefix = "blobs/sha256/"
+
+	// ArtifactType names evidence in an OCI layout and in a registry.
+	ArtifactType = "application/vnd.hallmark.evidence.v1"
 
 	mediaManifest = "application/vnd.oci.image.manifest.v1+json"
 	mediaIndex    = "application/vnd.oci.image.index.v1+json"
@@ -49,11 +51,11 @@ type ociIndex struct {
 	Manifests     []ociDescriptor `json:"manifests"`
 }
 
-// layoutFiles returns the files of the layout that follow from the list, by their name in the
+// LayoutFiles returns the files of the layout that follow from the list, by their name in the
 // bundle directory.
-func layoutFiles(items []Artifact) (map[string][]byte, error) {
+func LayoutFiles(items []Artifact) (map[string][]byte, error) {
 	m := ociManifest{
-		SchemaVersion: 2, MediaType: mediaManifest, ArtifactType: artifactType,
+		SchemaVersion: 2, MediaType: mediaManifest, ArtifactType: ArtifactType,
 		Config: ociDescriptor{MediaType: mediaEmpty, Digest: Digest([]byte(emptyBlob)), Size: int64(len(emptyBlob))},
 	}
 	for _, a := range items {
@@ -69,7 +71,7 @@ func layoutFiles(items []Artifact) (map[string][]byte, error) {
 	index, err := strictjson.Marshal(ociIndex{
 		SchemaVersion: 2, MediaType: mediaIndex,
 		Manifests: []ociDescriptor{{
-			MediaType: mediaManifest, ArtifactType: artifactType,
+			MediaType: mediaManifest, ArtifactType: ArtifactType,
 			Digest: Digest(manifest), Size: int64(len(manifest)),
 		}},
 	})
@@ -100,7 +102,7 @@ func artifactsRoot(items []Artifact) (string, error) {
 // checkArtifacts is the file part of step 13: the bundle holds exactly the signed blobs and
 // the layout that follows from them.
 func checkArtifacts(p Predicate, b *Bundle) error {
-	want, err := layoutFiles(p.Artifacts.Items)
+	want, err := LayoutFiles(p.Artifacts.Items)
 	if err != nil {
 		return deny(ReasonLayout, "%v", err)
 	}

@@ -3,11 +3,14 @@
 package evidence
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/hallmark-sandbox/hallmark/strictjson"
 )
@@ -20,13 +23,20 @@ type Memory struct {
 	path   string
 	unlock func() error
 	doc    memoryFile
+	stored []byte // what the file holds, as far as this process knows
 }
 
 type memoryFile struct {
 	SchemaVersion int64               `json:"schemaVersion"`
 	PolicyVersion int64               `json:"policyVersion"`
 	PolicyDigest  string              `json:"policyDigest"`
-	Seen          map[string]lastSeen `json:"seen"` // "<spki digest> <cohort> <image>"
+	PolicyRoots   []string            `json:"policyRoots,omitempty"` // SPKI digests of the policy's signers
+	PinsMade      Timestamp           `json:"pinsMade,omitempty"`    // of the newest pins that a worker has admitted
+	Seen          map[string]lastSeen `json:"seen"`                  // "<spki digest> <cohort> <image>"
+	// Nonces are payload digests of what answered first: "<cohort> <nonce>". There is one for each decision that
+	// asked with a nonce.
+	Nonces map[string]string `json:"nonces,omitempty"`
+	Logs   []string          `json:"logs,omitempty"` // names of the transparency logs that were followed; sorted
 }
 
 type lastSeen struct {
@@ -56,6 +66,7 @@ func OpenMemory(dir string) (*Memory, error) {
 		return m, nil
 	case err == nil:
 		err = strictjson.Unmarshal(data, &m.doc, strictjson.Limits{Bytes: 64 << 20})
+		m.stored = data
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("%w: read %s: %w", ErrMemory, m.path, err), unlock())
@@ -77,7 +88,8 @@ func (m *Memory) Close() error {
 	return m.unlock()
 }
 
-// Save writes the memory: new file, fsync, rename, fsync of the directory.
+// Save writes the memory: new file, fsync, rename, fsync of the directory. One that has not changed
+// since it was read is there already: a worker that looks before every start writes nothing.
 func (m *Memory) Save() error {
 	if m.path == "" {
 		return nil
@@ -86,9 +98,13 @@ func (m *Memory) Save() error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrMemory, err)
 	}
+	if m.stored != nil && bytes.Equal(b, m.stored) {
+		return nil
+	}
 	if err := WriteDurable(m.path, b, 0o600); err != nil {
 		return fmt.Errorf("%w: %w", ErrMemory, err)
 	}
+	m.stored = b
 	return nil
 }
 
@@ -120,14 +136,27 @@ func (m *Memory) checkPolicy(p *Policy) error {
 		return deny(ReasonPolicyRollback, "version %d, version %d was seen", p.doc.Version, m.doc.PolicyVersion)
 	case p.doc.Version == m.doc.PolicyVersion && p.digest != m.doc.PolicyDigest:
 		return deny(ReasonPolicyRollback, "another policy of version %d was seen", p.doc.Version)
+	case len(m.doc.PolicyRoots) > 0 && !slices.ContainsFunc(p.roots, func(r string) bool { return slices.Contains(m.doc.PolicyRoots, r) }):
+		return deny(ReasonPolicyRotation, "signed by %s, before by %s", strings.Join(p.roots, ", "), strings.Join(m.doc.PolicyRoots, ", "))
 	}
 	return nil
 }
 
+// checkPins refuses pins that were made before others that were admitted: an image that the gate has
+// taken back must not return with an older file of the same policy.
+func (m *Memory) checkPins(made Timestamp) error {
+	if made < m.doc.PinsMade { // both are written alike, so that their texts compare as their times do
+		return deny(ReasonPinsRollback, "made at %s, others at %s", made, m.doc.PinsMade)
+	}
+	return nil
+}
+
+func (m *Memory) seePins(made Timestamp) { m.doc.PinsMade = max(m.doc.PinsMade, made) }
+
 // SeePolicy remembers p.
 func (m *Memory) SeePolicy(p *Policy) {
 	if p.doc.Version >= m.doc.PolicyVersion {
-		m.doc.PolicyVersion, m.doc.PolicyDigest = p.doc.Version, p.digest
+		m.doc.PolicyVersion, m.doc.PolicyDigest, m.doc.PolicyRoots = p.doc.Version, p.digest, p.roots
 	}
 }
 
@@ -145,6 +174,39 @@ func (m *Memory) checkRun(key, cohort string, images []string, run Run, payload 
 		}
 	}
 	return nil
+}
+
+// checkNonce refuses a second run that answers one nonce, whoever signed it: whoever asks twice wants to know of
+// two runs.
+func (m *Memory) checkNonce(cohort, nonce, payload string) error {
+	if before, ok := m.doc.Nonces[cohort+" "+nonce]; nonce != "" && ok && before != payload {
+		return deny(ReasonNonceReused, "%q was answered by %s", nonce, before)
+	}
+	return nil
+}
+
+// SeeNonce remembers which run answered the nonce that d asked for, whatever became of it: a nonce is good for
+// one run. It is called before the next decision is made. The first answer stays.
+func (m *Memory) SeeNonce(d Decision) {
+	if d.statement == nil || d.nonce == "" || d.statement.Predicate.Run.Nonce != d.nonce {
+		return
+	}
+	if m.doc.Nonces == nil {
+		m.doc.Nonces = map[string]string{}
+	}
+	if key := d.Cohort + " " + d.nonce; m.doc.Nonces[key] == "" {
+		m.doc.Nonces[key] = d.Payload
+	}
+}
+
+// FollowedLog says whether the log of this name was followed before; SeeLog remembers that it is.
+func (m *Memory) FollowedLog(name string) bool { return slices.Contains(m.doc.Logs, name) }
+
+// SeeLog remembers that the log of this name is followed.
+func (m *Memory) SeeLog(name string) {
+	if i, found := slices.BinarySearch(m.doc.Logs, name); !found {
+		m.doc.Logs = slices.Insert(m.doc.Logs, i, name)
+	}
 }
 
 // See remembers an admitted bundle, or an authentic one whose verdict was a failure: a newer

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/hallmark-sandbox/hallmark/strictjson"
 )
@@ -31,7 +32,23 @@ type TrustPolicy struct {
 	MinimumSequences     []MinimumSequence `json:"minimumSequences"`
 	DeniedDigests        []string          `json:"deniedDigests"`
 	RequiredCapabilities map[string]string `json:"requiredCapabilities"`
+	// Fleet names the cohorts that a release needs, sorted by name. Without it a release is of the
+	// one cohort whose evidence is given.
+	Fleet []FleetCohort `json:"fleet,omitempty"`
+	Log   *PolicyLog    `json:"log,omitempty"` // nil demands none
+	// BindHosts lets evidence count on the very host that it was made on only: cohorts are alike, and hosts are
+	// not the same.
+	BindHosts bool `json:"bindHosts,omitempty"`
+	// Expression is CEL over what was admitted, which only the gate evaluates and which can only deny.
+	Expression string `json:"expression,omitempty"`
 }
+
+const (
+	// maxSeconds is a century: far below what a time.Duration holds, which would turn round beyond it.
+	maxSeconds = 100 * 366 * 86400
+	// MaxExpression bounds a policy's expression in bytes.
+	MaxExpression = 4096
+)
 
 // What a policy asks of mutation evidence.
 const (
@@ -64,8 +81,9 @@ type MinimumSequence struct {
 // makes one.
 type Policy struct {
 	doc       TrustPolicy
-	digest    string // of the envelope file
-	catalogue string // digest
+	digest    string   // of the envelope file
+	catalogue string   // digest
+	roots     []string // SPKI digests of its signers, sorted
 	keys      map[string]policyKey
 }
 
@@ -87,18 +105,15 @@ func (p *Policy) CatalogueDigest() string { return p.catalogue }
 func (p *Policy) Expires() time.Time { t, _ := p.doc.Expires.Time(); return t }
 
 // OpenPolicy verifies a policy file against root keys and the rollback memory. It does not
-// change the memory; [Memory.SeePolicy] does. Errors are *Denied of step 0.
+// change the memory; [Memory.SeePolicy] does. Every signature must be one of roots'. When the memory
+// knows who signed the policy before, one of those must have signed this one too: a new root follows
+// an old one through a policy that both have signed, and not by a change of configuration alone.
+// Errors are *Denied of step 0.
 func OpenPolicy(data []byte, roots []PublicKey, mem *Memory, now time.Time) (*Policy, error) {
 	if len(data) == 0 || len(roots) == 0 || mem == nil {
 		return nil, deny(ReasonPolicyMissing, "%d bytes of policy, %d root keys", len(data), len(roots))
 	}
-	payload, _, err := openEnvelope(data, PolicyType, func(hint string) (PublicKey, bool) {
-		i := slices.IndexFunc(roots, func(k PublicKey) bool { return k.Hint() == hint })
-		if i < 0 {
-			return PublicKey{}, false
-		}
-		return roots[i], true
-	})
+	payload, signers, err := openRooted(data, roots)
 	switch ReasonOf(err) {
 	case "":
 	case ReasonKeyUnknown, ReasonSignature, ReasonSignatureCount:
@@ -106,7 +121,7 @@ func OpenPolicy(data []byte, roots []PublicKey, mem *Memory, now time.Time) (*Po
 	default:
 		return nil, recode(err, ReasonPolicyInvalid)
 	}
-	p := &Policy{digest: Digest(data), keys: map[string]policyKey{}}
+	p := &Policy{digest: Digest(data), roots: signers, keys: map[string]policyKey{}}
 	if err := strictjson.Unmarshal(payload, &p.doc, payloadLimits); err != nil {
 		return nil, deny(ReasonPolicyInvalid, "%v", err)
 	}
@@ -139,7 +154,7 @@ func (p *Policy) check() error {
 	for role, n := range d.Thresholds {
 		c.want(evidenceRole(role) && n >= 1 && n <= 16, "thresholds")
 	}
-	c.want(d.MaxAgeSeconds > 0 && d.MaxValiditySeconds > 0, "maxAgeSeconds, maxValiditySeconds")
+	c.want(d.MaxAgeSeconds > 0 && d.MaxAgeSeconds <= maxSeconds && d.MaxValiditySeconds > 0 && d.MaxValiditySeconds <= maxSeconds, "maxAgeSeconds, maxValiditySeconds")
 	c.want(d.ClockSkewSeconds >= 0 && d.ClockSkewSeconds <= 300, "clockSkewSeconds")
 	c.want(len(d.Profiles) > 0 && sortedUnique(d.Profiles), "profiles")
 	for _, name := range d.Profiles {
@@ -159,6 +174,9 @@ func (p *Policy) check() error {
 	for _, x := range d.DeniedDigests {
 		c.digest(x, "deniedDigests")
 	}
+	c.fleet(d)
+	c.log(d.Log)
+	c.want(len(d.Expression) <= MaxExpression && utf8.ValidString(d.Expression), "expression")
 	var err error
 	if p.catalogue, err = d.Catalogue.Digest(); err != nil {
 		c.want(false, err.Error())
@@ -218,8 +236,9 @@ func (p *Policy) minimum(issuer, cohort string) int64 {
 	return m
 }
 
-// SignPolicy sorts p's keys, checks it and returns the bytes of the policy file.
-func SignPolicy(p TrustPolicy, root Signer) ([]byte, error) {
+// SignPolicy sorts p's keys, checks it and returns the bytes of the policy file. Several roots sign
+// while one follows another, see [OpenPolicy].
+func SignPolicy(p TrustPolicy, roots ...Signer) ([]byte, error) {
 	p.Keys = slices.Clone(p.Keys)
 	SortPolicyKeys(p.Keys)
 	if err := CheckPolicy(p); err != nil {
@@ -229,7 +248,7 @@ func SignPolicy(p TrustPolicy, root Signer) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("sign policy: %w", err)
 	}
-	return SealEnvelope(PolicyType, payload, root)
+	return sealRooted(payload, roots)
 }
 
 // SortPolicyKeys puts keys into the order that the schema demands.

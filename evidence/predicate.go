@@ -182,8 +182,9 @@ type LaunchProfile struct {
 
 // Run is one execution of the suite.
 type Run struct {
-	ID         string    `json:"id"` // 32 hex digits, random
-	Nonce      string    `json:"nonce,omitempty"`
+	ID         string    `json:"id"`              // 32 hex digits, random
+	Nonce      string    `json:"nonce,omitempty"` // of whoever asked for this very run
+	Host       string    `json:"host,omitempty"`  // digest that names the host; no part of the cohort
 	StartedAt  Timestamp `json:"startedAt"`
 	FinishedAt Timestamp `json:"finishedAt"`
 	Sequence   int64     `json:"sequence"`           // rises per key, see [NextSequence]

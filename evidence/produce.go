@@ -53,7 +53,7 @@ func MakeBundle(st Statement, blobs []Blob, signers ...Signer) (*Bundle, Stateme
 	if err := CheckSchema(*p); err != nil {
 		return nil, st, fmt.Errorf("make bundle: %w", err)
 	}
-	layout, err := layoutFiles(p.Artifacts.Items)
+	layout, err := LayoutFiles(p.Artifacts.Items)
 	if err != nil {
 		return nil, st, err
 	}

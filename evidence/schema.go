@@ -148,6 +148,8 @@ func (c *checker) run(p Predicate) {
 	c.time(r.FinishedAt, "run.finishedAt")
 	c.time(r.Arming.StartedAt, "run.arming.startedAt")
 	c.time(r.Seal.FinishedAt, "run.seal.finishedAt")
+	c.want(r.Nonce == "" || ValidNonce(r.Nonce), "run.nonce")
+	c.want(r.Host == "" || ValidDigest(r.Host), "run.host")
 	c.want(r.Sequence > 0, "run.sequence")
 	c.want(r.Previous == "" || ValidDigest(r.Previous), "run.previous")
 	c.digest(r.Arming.CatalogueDigest, "run.arming.catalogueDigest")

@@ -43,3 +43,7 @@ func advance(path string) (int64, error) {
 	n++
 	return n, WriteDurable(path, []byte(strconv.FormatInt(n, 10)+"\n"), 0o600)
 }
+
+// LockFile takes an exclusive lock on the file at path, which it makes, and does not wait: another
+// holder is an error.
+func LockFile(path string) (unlock func() error, err error) { return lockFile(path) }

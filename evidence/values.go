@@ -39,6 +39,9 @@ func ValidDigest(s string) bool {
 	return ok && validHex(h, 64)
 }
 
+// ValidNonce says whether s is 16 to 128 letters, digits, dots, dashes and underscores.
+func ValidNonce(s string) bool { return noncePattern.MatchString(s) }
+
 // ValidWord says whether s is a word as evidence spells reasons.
 func ValidWord(s string) bool { return wordPattern.MatchString(s) }
 
@@ -57,6 +60,7 @@ func validHex(s string, n int) bool {
 var (
 	caseIDPattern = regexp.MustCompile(`^[A-Z]{2,3}-[0-9]{2,3}$`)
 	wordPattern   = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{0,63}$`)
+	noncePattern  = regexp.MustCompile(`^[A-Za-z0-9._-]{16,128}$`)
 	// namePattern is for artifacts: relative, without empty, dot or dot-dot components.
 	namePattern  = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]*(?:[./][a-z0-9_-]+)*$`)
 	mediaPattern = regexp.MustCompile(`^[a-z0-9]+/[a-z0-9][a-z0-9.+-]{0,126}$`)

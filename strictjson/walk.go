@@ -19,23 +19,37 @@ import (
 
 // walker reads the text once beside the Go type that it is to become.
 type walker struct {
-	dec    *jsontext.Decoder
-	lim    Limits
-	shapes map[reflect.Type]map[string]member
+	dec      *jsontext.Decoder
+	lim      Limits
+	shapes   map[reflect.Type]shape
+	resolved map[reflect.Type]resolution // asking a type for its methods is slow
+}
+
+// shape is a struct as JSON has it.
+type shape struct {
+	members  map[string]member
+	required []string // in the order of the type
 }
 
 type member struct {
-	typ      reflect.Type
-	required bool
-	opaque   bool // the tag changes the encoding: only generic checks
+	typ    reflect.Type
+	at     int  // in shape.required, or -1
+	opaque bool // the tag changes the encoding: only generic checks
+}
+
+// resolution is what resolve says of a type.
+type resolution struct {
+	typ              reflect.Type
+	nullable, opaque bool
 }
 
 func walk(data []byte, t reflect.Type, lim Limits) error {
 	w := &walker{
 		// A Buffer is read in place, without a copy; nothing writes to it.
-		dec:    jsontext.NewDecoder(bytes.NewBuffer(data)),
-		lim:    lim,
-		shapes: map[reflect.Type]map[string]member{},
+		dec:      jsontext.NewDecoder(bytes.NewBuffer(data)),
+		lim:      lim,
+		shapes:   map[reflect.Type]shape{},
+		resolved: map[reflect.Type]resolution{},
 	}
 	if err := w.value(t); err != nil {
 		return fmt.Errorf("%w at %q", err, string(w.dec.StackPointer()))
@@ -53,10 +67,15 @@ func walk(data []byte, t reflect.Type, lim Limits) error {
 var anyType = reflect.TypeFor[any]()
 
 func (w *walker) value(t reflect.Type) error {
-	t, nullable, opaque := resolve(t)
+	r, ok := w.resolved[t]
+	if !ok {
+		r = resolve(t)
+		w.resolved[t] = r
+	}
+	t = r.typ
 	kind := w.dec.PeekKind()
 	if kind == 'n' {
-		if !nullable {
+		if !r.nullable {
 			if _, err := w.dec.ReadToken(); err != nil {
 				return fmt.Errorf("%w: %w", ErrSyntax, err)
 			}
@@ -68,7 +87,7 @@ func (w *walker) value(t reflect.Type) error {
 		}
 		return nil
 	}
-	if opaque {
+	if r.opaque {
 		t = anyType
 	}
 	switch kind {
@@ -81,13 +100,14 @@ func (w *walker) value(t reflect.Type) error {
 }
 
 // resolve strips pointers. A type that decodes itself is opaque.
-func resolve(t reflect.Type) (_ reflect.Type, nullable, opaque bool) {
+func resolve(t reflect.Type) resolution {
+	nullable := false
 	for {
 		if t != anyType && decodesItself(t) {
-			return t, nullable, true
+			return resolution{t, nullable, true}
 		}
 		if t.Kind() != reflect.Pointer {
-			return t, nullable, t.Kind() == reflect.Interface
+			return resolution{t, nullable, t.Kind() == reflect.Interface}
 		}
 		nullable = true
 		t = t.Elem()
@@ -115,17 +135,21 @@ func (w *walker) open() error {
 }
 
 func (w *walker) object(t reflect.Type) error {
-	var shape map[string]member
+	var sh shape
 	switch {
 	case t.Kind() == reflect.Struct:
-		shape = w.shape(t)
+		sh = w.shape(t)
 	case t.Kind() != reflect.Map && t != anyType && t.Kind() != reflect.Interface && !decodesItself(t):
 		return fmt.Errorf("object for %s: %w", t, ErrSchema)
 	}
 	if err := w.open(); err != nil {
 		return err
 	}
-	seen := map[string]bool{}
+	var few [64]bool // without an allocation for all but very wide structs
+	seen := few[:]
+	if len(sh.required) > len(few) {
+		seen = make([]bool, len(sh.required))
+	}
 	for w.dec.PeekKind() != '}' {
 		tok, err := w.dec.ReadToken()
 		if err != nil {
@@ -137,12 +161,14 @@ func (w *walker) object(t reflect.Type) error {
 		}
 		vt := anyType
 		switch {
-		case shape != nil:
-			m, ok := shape[name]
+		case sh.members != nil:
+			m, ok := sh.members[name]
 			if !ok {
 				return fmt.Errorf("unknown member: %w", ErrSchema)
 			}
-			seen[name] = true
+			if m.at >= 0 {
+				seen[m.at] = true
+			}
 			if !m.opaque {
 				vt = m.typ
 			}
@@ -156,8 +182,8 @@ func (w *walker) object(t reflect.Type) error {
 	if _, err := w.dec.ReadToken(); err != nil {
 		return fmt.Errorf("%w: %w", ErrSyntax, err)
 	}
-	for name, m := range shape {
-		if m.required && !seen[name] {
+	for i, name := range sh.required {
+		if !seen[i] {
 			return fmt.Errorf("member %q missing: %w", name, ErrSchema)
 		}
 	}
@@ -222,9 +248,12 @@ func integer(raw []byte) error {
 }
 
 func canonicalBase64(raw []byte) error {
-	s, err := jsontext.AppendUnquote(nil, raw)
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrSyntax, err)
+	s := raw[1 : len(raw)-1] // without the quotes
+	if bytes.IndexByte(s, '\\') >= 0 {
+		var err error
+		if s, err = jsontext.AppendUnquote(nil, raw); err != nil {
+			return fmt.Errorf("%w: %w", ErrSyntax, err)
+		}
 	}
 	if !canonical64(s) {
 		return ErrEncoded
@@ -232,10 +261,22 @@ func canonicalBase64(raw []byte) error {
 	return nil
 }
 
-// canonical64 compares the re-encoding: the library's Strict mode alone accepts newlines.
+// canonical64 says whether s is what encoding its bytes gives. The library's Strict mode looks at the
+// spare bits; it ignores CR and LF, and padding ends a text only as a whole.
 func canonical64(s []byte) bool {
-	b, err := base64.StdEncoding.Strict().AppendDecode(nil, s)
-	return err == nil && bytes.Equal(base64.StdEncoding.AppendEncode(nil, b), s)
+	const part = 4096 // a multiple of 4, so that each part is decoded by itself
+	var to [part / 4 * 3]byte
+	for len(s) > 0 {
+		p := s[:min(part, len(s))]
+		s = s[len(p):]
+		if bytes.IndexByte(p, '\n') >= 0 || bytes.IndexByte(p, '\r') >= 0 || len(s) > 0 && bytes.IndexByte(p, '=') >= 0 {
+			return false
+		}
+		if _, err := base64.StdEncoding.Strict().Decode(to[:], p); err != nil {
+			return false
+		}
+	}
+	return true
 }
 
 func isBytes(t reflect.Type) bool {
@@ -250,12 +291,20 @@ func clip(raw []byte) string {
 }
 
 // shape lists the members of a struct, promoted ones included.
-func (w *walker) shape(t reflect.Type) map[string]member {
+func (w *walker) shape(t reflect.Type) shape {
 	if s, ok := w.shapes[t]; ok {
 		return s
 	}
-	s := map[string]member{}
-	w.shapes[t] = s
+	s := shape{members: map[string]member{}}
+	add := func(name string, m member, required bool) {
+		m.at = -1
+		if required {
+			m.at = len(s.required)
+			s.required = append(s.required, name)
+		}
+		s.members[name] = m
+	}
+	w.shapes[t] = s // against endless descent: a type may hold itself
 	for i := range t.NumField() {
 		f := t.Field(i)
 		tag, tagged := f.Tag.Lookup("json")
@@ -269,10 +318,15 @@ func (w *walker) shape(t reflect.Type) map[string]member {
 			if et.Kind() == reflect.Pointer {
 				et = et.Elem()
 			}
-			for n, m := range w.shape(et) {
-				if _, taken := s[n]; !taken {
-					m.required = m.required && f.Type.Kind() != reflect.Pointer
-					s[n] = m
+			inner := w.shape(et)
+			for n, m := range inner.members {
+				if _, taken := s.members[n]; !taken && m.at < 0 {
+					add(n, m, false)
+				}
+			}
+			for _, n := range inner.required { // in the order of the type
+				if _, taken := s.members[n]; !taken {
+					add(n, inner.members[n], f.Type.Kind() != reflect.Pointer)
 				}
 			}
 			continue
@@ -283,16 +337,18 @@ func (w *walker) shape(t reflect.Type) map[string]member {
 		if !tagged || name == "" {
 			name = f.Name
 		}
-		m := member{typ: f.Type, required: true}
+		m := member{typ: f.Type}
+		required := true
 		for _, o := range parts[1:] {
 			switch {
 			case o == "omitempty" || o == "omitzero":
-				m.required = false
+				required = false
 			case o == "string" || strings.HasPrefix(o, "format"):
 				m.opaque = true
 			}
 		}
-		s[name] = m
+		add(name, m, required)
 	}
+	w.shapes[t] = s
 	return s
 }

@@ -21,15 +21,26 @@ import (
 	"strings"
 	"syscall"
 	"text/tabwriter"
+
+	"github.com/hallmark-sandbox/hallmark/ci/lab"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := bench(ctx, os.Stdout); err != nil {
+	if err := onLab(ctx, func() error { return bench(ctx, os.Stdout) }); err != nil {
 		fmt.Fprintf(os.Stderr, "error: %v.\n", err)
 		os.Exit(1)
 	}
+}
+
+// onLab calls f with a running lab that benchmarks find, as ci/check does for tests.
+func onLab(ctx context.Context, f func() error) error {
+	_, down, err := lab.Provide(ctx, os.Stdout)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f(), down())
 }
 
 // figures are by benchmark and unit.
@@ -103,29 +114,33 @@ func table(out io.Writer, all figures, rows []row) error {
 		if err != nil {
 			return err
 		}
-		judged, beside := v, ""
+		judged, ratio, beside := v, 0.0, ""
 		if r.beside != "" {
-			base, err := get(r.beside, r.unit)
+			name, unit, other := strings.Cut(r.beside, " ")
+			if !other {
+				unit = r.unit
+			}
+			base, err := get(name, unit)
 			if err != nil {
 				return err
 			}
-			judged = v - base
+			judged, ratio = v-base, v/base
 			sign := "+"
 			if judged < 0 {
 				sign = "-"
 			}
-			beside = fmt.Sprintf("%s%s, x%.2f", sign, show(max(judged, -judged), r.unit), v/base)
+			beside = fmt.Sprintf("%s%s, x%.2f", sign, show(max(judged, -judged), r.unit), ratio)
 		}
-		target := ""
-		if r.atMost > 0 {
-			target = "at most " + show(r.atMost, r.unit)
-			if judged > r.atMost {
-				target += ": MISSED"
-			} else {
-				target += ": met"
-			}
+		text := ""
+		switch t := r.target; {
+		case t.difference > 0:
+			text = "at most " + show(t.difference, r.unit) + met(judged <= t.difference)
+		case t.ratio > 0 && beside == "":
+			return fmt.Errorf("%s: a ratio to nothing", r.title)
+		case t.ratio > 0:
+			text = fmt.Sprintf("at most x%.2f", t.ratio) + met(ratio <= t.ratio)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", r.title, show(v, r.unit), beside, target)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", r.title, show(v, r.unit), beside, text)
 	}
 	if err := w.Flush(); err != nil {
 		return err
@@ -145,13 +160,16 @@ func table(out io.Writer, all figures, rows []row) error {
 	return nil
 }
 
-// show writes a figure with the unit that people read.
-func show(v float64, unit string) string {
-	_, kind, named := strings.Cut(unit, "-")
-	if !named {
-		kind = unit
+func met(yes bool) string {
+	if yes {
+		return ": met"
 	}
-	switch kind {
+	return ": MISSED"
+}
+
+// show writes a figure with the unit that people read: what comes after the last dash.
+func show(v float64, unit string) string {
+	switch unit[strings.LastIndex(unit, "-")+1:] {
 	case "µs":
 		return fmt.Sprintf("%.2f ms", v/1e3)
 	case "ns/op":
@@ -160,6 +178,10 @@ func show(v float64, unit string) string {
 		return fmt.Sprintf("%.0f/s", v)
 	case "MiB/connection":
 		return fmt.Sprintf("%.3f MiB", v)
+	case "MiB":
+		return fmt.Sprintf("%.1f MiB", v)
+	case "tasks":
+		return fmt.Sprintf("%.0f", v)
 	}
 	return fmt.Sprintf("%.3f", v)
 }

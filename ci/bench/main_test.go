@@ -20,14 +20,19 @@ func TestTable(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, tt := range map[string]struct {
-		atMost float64
+		beside string
+		target target
 		says   string
 	}{
-		"met":    {1000, "0.74 ms +0.70 ms, x18.50 at most 1.00 ms: met"},
-		"missed": {699, "0.74 ms +0.70 ms, x18.50 at most 0.70 ms: MISSED"},
+		"met":             {"BenchmarkA/plain", atMost(1000), "0.74 ms +0.70 ms, x18.50 at most 1.00 ms: met"},
+		"missed":          {"BenchmarkA/plain", atMost(699), "0.74 ms +0.70 ms, x18.50 at most 0.70 ms: MISSED"},
+		"ratio met":       {"BenchmarkA/plain", atMostRatio(18.5), "0.74 ms +0.70 ms, x18.50 at most x18.50: met"},
+		"ratio missed":    {"BenchmarkA/plain", atMostRatio(18.49), "0.74 ms +0.70 ms, x18.50 at most x18.49: MISSED"},
+		"of another unit": {"BenchmarkA/plain p99-µs", atMost(1), "0.74 ms +0.12 ms, x1.18 at most 0.00 ms: MISSED"},
+		"below the other": {"BenchmarkA/durable p99-µs", atMostRatio(0.25), "0.74 ms -19.68 ms, x0.04 at most x0.25: met"},
 	} {
 		var out bytes.Buffer
-		err := table(&out, f, []row{{name, "BenchmarkA/durable", "p50-µs", "BenchmarkA/plain", tt.atMost}})
+		err := table(&out, f, []row{{name, "BenchmarkA/durable", "p50-µs", tt.beside, tt.target}, {"", "BenchmarkA/plain", "p50-µs", "", none}})
 		if err != nil || !strings.Contains(strings.Join(strings.Fields(out.String()), " "), tt.says) {
 			t.Errorf("%s: %v\n%s", name, err, &out)
 		}
@@ -41,9 +46,10 @@ func TestTableIsComplete(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, rows := range [][]row{
-		{{"a", "BenchmarkA/durable", "p50-µs", "", 0}},
-		{{"a", "BenchmarkA/durable", "p50-ns", "BenchmarkA/plain", 0}},
-		{{"a", "BenchmarkB", "p50-µs", "BenchmarkA/plain", 0}, {"a", "BenchmarkA/durable", "p50-µs", "", 0}},
+		{{"a", "BenchmarkA/durable", "p50-µs", "", none}},
+		{{"a", "BenchmarkA/durable", "p50-ns", "BenchmarkA/plain", none}},
+		{{"a", "BenchmarkA/durable", "p50-µs", "", atMostRatio(1)}, {"b", "BenchmarkA/plain", "p50-µs", "", none}},
+		{{"a", "BenchmarkB", "p50-µs", "BenchmarkA/plain", none}, {"a", "BenchmarkA/durable", "p50-µs", "", none}},
 	} {
 		if err := table(&bytes.Buffer{}, f, rows); err == nil {
 			t.Errorf("accepted %+v", rows)

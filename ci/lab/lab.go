@@ -18,9 +18,10 @@ import (
 
 // Names that hold in every lab.
 const (
-	RuntimeRunsc = "runsc"     // built from the pinned module, systrap
-	RuntimeAlt   = "runsc-deb" // the distribution's package, ptrace, --network=none; may be absent
-	RuntimeRunc  = "runc"      // the engine's own default
+	RuntimeRunsc = "runsc"       // built from the pinned module, systrap
+	RuntimeAlt   = "runsc-deb"   // the distribution's package, ptrace, --network=none; may be absent
+	RuntimeDeb13 = "runsc-deb13" // Debian 13's package, systrap, --network=none; may be absent
+	RuntimeRunc  = "runc"        // the engine's own default
 	NetworkName  = "hallmark-lab"
 	Bubblewrap   = "bwrap" // no runtime of the engine: a program of its own; may be absent
 )

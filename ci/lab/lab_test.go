@@ -307,12 +307,31 @@ func TestCohortIsMeasuredTheSameTwice(t *testing.T) {
 		if c["sentry.subreaper"] != "yes" {
 			t.Errorf("under %s the probe says subreaper %q, and the supervisor lives on it there", name, c["sentry.subreaper"])
 		}
+		if c["sentry.peercred"] != "yes" {
+			t.Errorf("under %s the probe says peercred %q, and bridge and supervisor live on it there", name, c["sentry.peercred"])
+		}
+	}
+	// What a sentry does not give about peers is said by name, and a plain kernel gives all of it.
+	for _, name := range []string{"pidfd_open", "pidfd_send_signal", "peercred", "peercred_exited", "peerpidfd", "peercred_listener", "scm_credentials_checked", "abstract_names", "abstract_names_exclusive"} {
+		if got := control.Capabilities["sentry."+name]; got != "yes" {
+			t.Errorf("under runc the probe says %s %q", name, got)
+		}
+		if first.Capabilities["sentry."+name] == "" {
+			t.Errorf("under runsc the probe says nothing of %s", name)
+		}
 	}
 	// PID 1 of that build is told that it is a subreaper, and no other process can become one.
 	if alt, ok := l.Runtimes[lab.RuntimeAlt]; ok && strings.HasPrefix(alt.Version, "0.0~20221219") {
 		old, err := l.Probe(t.Context(), lab.RuntimeAlt, repo)
 		if err != nil || old["sentry.subreaper"] != "EINVAL" {
 			t.Errorf("under runsc of 2022 the probe says subreaper %q, %v", old["sentry.subreaper"], err)
+		}
+	}
+	// That build tells whoever asks about himself, so no peer check can hold there.
+	if alt, ok := l.Runtimes[lab.RuntimeDeb13]; ok {
+		old, err := l.Probe(t.Context(), lab.RuntimeDeb13, repo)
+		if err != nil || old["sentry.peercred"] != "no" || old["sentry.subreaper"] != "yes" {
+			t.Errorf("under runsc %s the probe says peercred %q, subreaper %q, %v", alt.Version, old["sentry.peercred"], old["sentry.subreaper"], err)
 		}
 	}
 	for name := range control.Capabilities {

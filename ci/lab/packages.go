@@ -115,7 +115,7 @@ func (p *packages) get(ctx context.Context, name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	folder := name + "_" + strings.NewReplacer(":", "-", "/", "-").Replace(version)
+	folder := folderName(name, version)
 	dir := filepath.Join(p.dir, folder)
 	if _, err := os.Stat(dir); err != nil {
 		fmt.Fprintf(p.out, "lab: extracting package %s %s into the cache (nothing is installed)\n", name, version)
@@ -125,6 +125,11 @@ func (p *packages) get(ctx context.Context, name string) (string, error) {
 	}
 	p.index[name] = folder
 	return dir, p.save()
+}
+
+// folderName is where a version of a package lies, below the package folder.
+func folderName(name, version string) string {
+	return name + "_" + strings.NewReplacer(":", "-", "/", "-").Replace(version)
 }
 
 func (p *packages) candidate(ctx context.Context, name string) (string, error) {
@@ -159,7 +164,7 @@ func (p *packages) update(ctx context.Context) error {
 	return nil
 }
 
-// fetch downloads one package, which apt checks against its signed lists, and extracts it beside its final place.
+// fetch downloads one package, which apt checks against its signed lists, and extracts it.
 func (p *packages) fetch(ctx context.Context, name, version, dir string) error {
 	tmp, err := os.MkdirTemp(p.dir, ".fetch-")
 	if err != nil {
@@ -189,11 +194,16 @@ func (p *packages) fetch(ctx context.Context, name, version, dir string) error {
 	if err != nil || len(debs) != 1 {
 		return fmt.Errorf("fetch package %s: apt left %d files", name, len(debs))
 	}
-	tree := filepath.Join(tmp, "tree")
-	if out, err := exec.CommandContext(ctx, "dpkg-deb", "-x", debs[0], tree).CombinedOutput(); err != nil {
+	return p.extract(ctx, name, debs[0], dir)
+}
+
+// extract unpacks a package file beside its final place, and then moves it there.
+func (p *packages) extract(ctx context.Context, name, deb, dir string) error {
+	tree := filepath.Join(filepath.Dir(deb), "tree")
+	if out, err := exec.CommandContext(ctx, "dpkg-deb", "-x", deb, tree).CombinedOutput(); err != nil {
 		return fmt.Errorf("extract package %s: %w: %s", name, err, lastLine(out))
 	}
-	depends, err := exec.CommandContext(ctx, "dpkg-deb", "-f", debs[0], "Depends").Output()
+	depends, err := exec.CommandContext(ctx, "dpkg-deb", "-f", deb, "Depends").Output()
 	if err != nil {
 		return fmt.Errorf("read dependencies of package %s: %w", name, err)
 	}

@@ -15,7 +15,7 @@ import (
 
 // toolset is the programs of one lab, installed ones or extracted ones.
 type toolset struct {
-	engine, containerd, shim, runc, busybox, alternative, bubblewrap Binary
+	engine, containerd, shim, runc, busybox, alternative, deb13, bubblewrap Binary
 
 	path      []string // folders for PATH, first wins
 	libraries []string // folders for LD_LIBRARY_PATH; usually none
@@ -53,8 +53,19 @@ func findTools(ctx context.Context, p *packages) (toolset, error) {
 	if err != nil {
 		return t, err
 	}
-	// On folders of its own: it is no part of the engine, and nothing but one alternative needs it.
+	// On folders of their own: they are no part of the engine, and nothing but one alternative needs each.
 	apart := toolset{}
+	dir, err := p.getPinned(ctx, runscDeb13)
+	if err == nil {
+		t.deb13, err = apart.from(ctx, p, "runsc", dir)
+	}
+	if err != nil && ctx.Err() == nil {
+		t.leaveOut(p, RuntimeDeb13, err)
+		err = nil
+	}
+	if err != nil {
+		return t, err
+	}
 	if t.bubblewrap, err = apart.take(ctx, p, Bubblewrap, "bubblewrap", false); err != nil && ctx.Err() == nil {
 		t.leaveOut(p, Bubblewrap, err)
 		err = nil
@@ -78,6 +89,11 @@ func (t *toolset) take(ctx context.Context, p *packages, name, pkg string, mayIn
 	if err != nil {
 		return Binary{}, err
 	}
+	return t.from(ctx, p, name, dir)
+}
+
+// from returns one program of an extracted package.
+func (t *toolset) from(ctx context.Context, p *packages, name, dir string) (Binary, error) {
 	for _, sub := range []string{"usr/bin", "usr/sbin", "bin", "sbin"} {
 		path := filepath.Join(dir, sub, name)
 		if st, err := os.Stat(path); err != nil || !st.Mode().IsRegular() {

@@ -181,6 +181,13 @@ func register(ctx context.Context, tools toolset, ours Binary, runtimes string) 
 		// Without the first argument that build says "cannot run with network enabled in root network namespace".
 		out[RuntimeAlt] = Runtime{Name: RuntimeAlt, Path: alt.Path, Digest: alt.Digest, Args: []string{"--network=none", "--platform=ptrace"}}
 	}
+	if tools.deb13.Path != "" {
+		alt, err := addressed(tools.deb13.Path, runtimes, "runsc")
+		if err != nil {
+			return nil, err
+		}
+		out[RuntimeDeb13] = Runtime{Name: RuntimeDeb13, Path: alt.Path, Digest: alt.Digest, Args: []string{"--network=none", "--platform=systrap"}}
+	}
 	for name, r := range out {
 		r.Version = runtimeVersion(ctx, r.Path, env)
 		out[name] = r

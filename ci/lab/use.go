@@ -3,8 +3,10 @@
 package lab
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 
@@ -13,6 +15,32 @@ import (
 
 // ErrInUse says that another command works on the lab.
 var ErrInUse = errors.New("the lab is in use by another command")
+
+// Provide finds the running lab, or starts one that ends with this process, and marks it as in use. What this
+// process starts from then on finds it too, by its cache. done ends the use, and takes the lab down when it was
+// started here.
+func Provide(ctx context.Context, out io.Writer) (l *Lab, done func() error, err error) {
+	if l, err = Up(ctx, Options{Out: out, Bound: true}); err != nil {
+		return nil, nil, err
+	}
+	down := func() error { return nil }
+	if l.Fresh {
+		// Its own context: an interrupt must not cut the clean-up short.
+		down = func() error { return l.Down(context.WithoutCancel(ctx)) }
+	}
+	release, err := l.Use()
+	if err != nil {
+		return nil, nil, errors.Join(err, down())
+	}
+	if err := os.Setenv("HALLMARK_CACHE", l.Cache); err != nil {
+		release()
+		return nil, nil, errors.Join(err, down())
+	}
+	return l, func() error {
+		release()
+		return down()
+	}, nil
+}
 
 // Use marks the lab as in use until release, or until this process ends. Any number of commands
 // may use one lab at a time.

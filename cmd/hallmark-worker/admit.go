@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/hallmark-sandbox/hallmark/evidence"
 	"github.com/hallmark-sandbox/hallmark/reference/admission"
@@ -55,22 +56,23 @@ func (d *daemon) candidates() (admission.Gate, error) {
 	})
 }
 
+// cohortWatch is how often the worker looks at its admission when nobody starts anything: for the
+// log only, so that it need not be as often as starts demand.
+const cohortWatch = 30 * time.Second
+
 func (d *daemon) pinned(ctx context.Context) (admission.Gate, error) {
-	id, registered, err := d.measure(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if registered != d.cfg.SandboxBinary.Digest {
-		return nil, api.E(api.Unqualified, fmt.Errorf("runtime %s is registered with the binary %s, configured %s", d.cfg.Engine.Runtime, registered, d.cfg.SandboxBinary.Digest))
-	}
 	document, err := d.cfg.SecurityDocument()
 	if err != nil {
 		return nil, err
 	}
 	a := d.cfg.Admission
-	gate, err := admission.NewPinned(admission.PinnedConfig{
-		Root: a.Root, Trust: a.Trust, Pins: a.Pins, Bundles: a.Bundles, StateDir: a.StateDir,
-		CohortID: id, WorkerDigest: d.own, WorkerConfigDigest: api.Digest(document),
+	gate, err := admission.NewLive(ctx, admission.LiveConfig{
+		PinnedConfig: admission.PinnedConfig{
+			Root: a.Root, Trust: a.Trust, Pins: a.Pins, Bundles: a.Bundles, StateDir: a.StateDir,
+			WorkerDigest: d.own, WorkerConfigDigest: api.Digest(document),
+		},
+		Programs: admission.Programs{Supervisor: d.supervisor.Path, Quota: d.quota.Path, SandboxBinary: d.cfg.SandboxBinary.Path},
+		Digest:   d.digests.File, Cohort: d.measure, Host: cohort.HostID, Log: d.log,
 	})
 	if err != nil {
 		return nil, err
@@ -81,17 +83,21 @@ func (d *daemon) pinned(ctx context.Context) (admission.Gate, error) {
 			return nil, err
 		}
 	}
+	d.live = gate
 	return gate, nil
 }
 
-// measure returns the cohort's id as it is now, and the digest of the registered binary.
-func (d *daemon) measure(ctx context.Context) (id, registered string, err error) {
+// measure returns the cohort's id as it is now. The binary that the engine has registered must be
+// the configured one.
+func (d *daemon) measure(ctx context.Context) (string, error) {
 	desc, err := d.descriptor(ctx)
 	if err != nil {
-		return "", "", err
+		return "", err
 	}
-	id, err = evidence.CohortID(desc)
-	return id, desc.Runtime.BinaryDigest, err
+	if got := desc.Runtime.BinaryDigest; got != d.cfg.SandboxBinary.Digest {
+		return "", api.E(api.Unqualified, fmt.Errorf("runtime %s is registered with the binary %s, configured %s", d.cfg.Engine.Runtime, got, d.cfg.SandboxBinary.Digest))
+	}
+	return evidence.CohortID(desc)
 }
 
 func (d *daemon) descriptor(ctx context.Context) (evidence.CohortDescriptor, error) {
@@ -105,8 +111,23 @@ func (d *daemon) descriptor(ctx context.Context) (evidence.CohortDescriptor, err
 			SecurityOptions: info.SecurityOptions, UserNamespaces: info.UsernsRemapped, DefaultRuntime: info.DefaultRuntime,
 			SwapLimit: info.SwapLimit, RuntimePath: info.RuntimePath, RuntimeArgs: info.RuntimeArgs,
 		},
-		Quota: evidence.CohortQuota{Backend: worker.QuotaBackend, Filesystem: worker.QuotaFilesystem},
+		Quota:  evidence.CohortQuota{Backend: worker.QuotaBackend, Filesystem: worker.QuotaFilesystem},
+		Digest: d.digests.File,
 	})
+}
+
+// watchAdmission looks at a production worker's admission until end is called.
+func (d *daemon) watchAdmission(ctx context.Context) (end func()) {
+	if d.live == nil {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		d.live.Watch(ctx, cohortWatch)
+	}()
+	return func() { cancel(); <-done }
 }
 
 // startGate adds to any gate that the supervisor's copy is read again before every start: the

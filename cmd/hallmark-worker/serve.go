@@ -14,9 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/hallmark-sandbox/hallmark/buildinfo"
+	"github.com/hallmark-sandbox/hallmark/reference/admission"
 	"github.com/hallmark-sandbox/hallmark/reference/api"
 	"github.com/hallmark-sandbox/hallmark/reference/capability"
+	"github.com/hallmark-sandbox/hallmark/reference/credential"
 	"github.com/hallmark-sandbox/hallmark/reference/engine"
+	"github.com/hallmark-sandbox/hallmark/reference/filedigest"
 	"github.com/hallmark-sandbox/hallmark/reference/quota"
 	"github.com/hallmark-sandbox/hallmark/reference/session"
 	"github.com/hallmark-sandbox/hallmark/reference/state"
@@ -51,13 +54,19 @@ type daemon struct {
 	supervisor worker.Installed
 	quota      worker.Installed
 	gate       *startGate
+	live       *admission.Live // in production mode
+	digests    filedigest.Reader
 	loop       *quota.Loop
 	sessions   *session.Manager
+	resolver   *credential.Resolver // nil without providers
 	metrics    *metrics.Metrics
 }
 
 // serve runs the worker until ctx ends.
 func serve(ctx context.Context, cfg worker.Config) (err error) {
+	if err := seal(); err != nil {
+		return &failure{exitFailed, "this process cannot be sealed", "allow the worker setrlimit(2) and prctl(2)", err}
+	}
 	log, file, closeLog, err := openLog(cfg.Log.Path)
 	if err != nil {
 		return &failure{exitFailed, "the log cannot be opened", "correct log.path", err}
@@ -90,6 +99,8 @@ func (d *daemon) run(ctx context.Context) error {
 	if err := d.sessions.Reconcile(start); err != nil {
 		return errors.Join(needs(err, "what an earlier run left could not be removed", "see the log, then start again"), d.retire(ctx))
 	}
+	defer d.settle(ctx)()
+	defer d.watchAdmission(ctx)()
 	endMetrics, err := d.serveMetrics(ctx, server)
 	if err != nil {
 		return errors.Join(err, d.retire(ctx))
@@ -177,7 +188,7 @@ func (d *daemon) retire(ctx context.Context) error {
 
 // prepare takes the state directory and makes the parts that do not depend on admission.
 func (d *daemon) prepare(ctx context.Context) (err error) {
-	const host = "see ENVIRONMENT in the README for what a host needs"
+	const host = "allow the worker setrlimit(2) and prctl(2)"
 	if os.Geteuid() != 0 {
 		return &failure{exitFailed, "the worker needs root", "start it as root", errors.New("effective uid is not 0")}
 	}
@@ -276,6 +287,9 @@ func (d *daemon) build(ctx context.Context) (*worker.Server, error) {
 			ProtocolVersion: api.ProtocolVersion, WorkerID: d.cfg.WorkerID, BootEpoch: d.store.Epoch(), Mode: d.cfg.Mode,
 			CohortID: d.gate.CohortID(), PinsDigest: d.gate.PinsDigest(), EvidenceDigests: d.gate.EvidenceDigests(),
 			Features: d.cfg.Features(), Limits: limits,
+		},
+		Admitted: func() (cohort, pins string, evidence []string) {
+			return d.gate.CohortID(), d.gate.PinsDigest(), d.gate.EvidenceDigests()
 		},
 		Verifier: verifier, Signer: signer, Nonces: d.store, Sessions: worker.Lifecycle(d.sessions), Log: d.log, Observer: d.metrics,
 		OpenFiles: func(ctx context.Context, ws, sb string) (context.Context, worker.Files, func(), error) {

@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -45,6 +46,9 @@ var binaries = sync.OnceValues(func() (string, error) {
 })
 
 func TestMain(m *testing.M) {
+	if len(os.Args) == 2 && os.Args[1] == sealedArgument {
+		os.Exit(sealedProcess())
+	}
 	code := m.Run()
 	if dir, _ := binaries(); dir != "" {
 		os.RemoveAll(dir)
@@ -61,6 +65,7 @@ type site struct {
 	image  image.Built
 	caller client.Config
 	client *client.Client
+	under  []string // a program that starts the worker, and its arguments
 }
 
 func newSite(t *testing.T) *site {
@@ -136,7 +141,8 @@ func (s *site) spawn() *process {
 	if err := os.WriteFile(path, text, 0o600); err != nil {
 		s.Fatal(err)
 	}
-	p := &process{cmd: exec.Command(filepath.Join(s.bin, "hallmark-worker"), "serve", "--config", path), stderr: &bytes.Buffer{}, done: make(chan error, 1)}
+	argv := append(slices.Clone(s.under), filepath.Join(s.bin, "hallmark-worker"), "serve", "--config", path)
+	p := &process{cmd: exec.Command(argv[0], argv[1:]...), stderr: &bytes.Buffer{}, done: make(chan error, 1)}
 	p.cmd.Stderr = p.stderr
 	if err := p.cmd.Start(); err != nil {
 		s.Fatal(err)

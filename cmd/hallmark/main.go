@@ -24,7 +24,7 @@ import (
 )
 
 func main() {
-	suite := conformance.Suite{Cases: cases.All(), Arming: cases.Arming(), Probes: cases.Probes(), Drivers: runcmd.Drivers(), Families: cases.Families()}
+	suite := conformance.Suite{Cases: cases.All(), Unproven: cases.Unproven(), Arming: cases.Arming(), Probes: cases.Probes(), Drivers: runcmd.Drivers(), Families: cases.Families()}
 	if conformance.IsChild() {
 		conformance.ChildMain(suite)
 		return
@@ -41,7 +41,7 @@ func main() {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return &exit.Error{Status: exit.Failed, Sentence: err.Error(), Remedy: fmt.Sprintf("`%s --help` lists its flags", cmd.CommandPath())}
 	})
-	for _, group := range [][]*cobra.Command{runcmd.New(suite), evidencecmd.New(suite.Catalogue, conformance.ReferenceProfiles()), labcmd.New(), mainjob.New(suite)} {
+	for _, group := range [][]*cobra.Command{runcmd.New(suite), evidencecmd.New(suite.Catalogue, conformance.ReferenceProfiles(), runcmd.Fleet), labcmd.New(), mainjob.New(suite)} {
 		root.AddCommand(group...)
 	}
 	os.Exit(report(root.ExecuteContext(ctx)))

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/hallmark-sandbox/hallmark/conformance/target"
 )
 
 // Unlimited is the value of a limit that is not set: more than any machine has, and still an
@@ -21,7 +23,8 @@ import (
 const Unlimited = int64(1) << 52
 
 // Cgroup reads the files of one container's cgroup. Dirs maps a controller to the absolute path
-// of its directory; on cgroup v2 the key "" holds the one directory.
+// of its directory; on cgroup v2 the key "" holds the one directory. What a controller that is not there would
+// say is [target.ErrUnavailable]: a target need not tell of all.
 type Cgroup struct{ Dirs map[string]string }
 
 func (c Cgroup) file(controller, v1, v2 string) (string, error) {
@@ -31,7 +34,7 @@ func (c Cgroup) file(controller, v1, v2 string) (string, error) {
 	if dir, ok := c.Dirs[""]; ok && v2 != "" {
 		return filepath.Join(dir, v2), nil
 	}
-	return "", fmt.Errorf("cgroup has no controller %s", controller)
+	return "", fmt.Errorf("cgroup has no controller %s: %w", controller, target.ErrUnavailable)
 }
 
 func (c Cgroup) number(controller, v1, v2 string) (int64, error) {

@@ -48,6 +48,7 @@ type Facts struct {
 	Running, OOMKilled                      bool
 	ExitCode, Pid                           int
 	Env                                     []string
+	Mounts                                  []string // paths on the host that are mounted into it
 	Labels                                  map[string]string
 }
 
@@ -63,8 +64,15 @@ func (e *Engine) Inspect(ctx context.Context, id string) (f Facts, found bool, e
 	if in.State == nil || in.HostConfig == nil || in.Config == nil {
 		return Facts{}, true, errors.New("inspect container: answer is incomplete")
 	}
+	var mounts []string
+	for _, m := range in.Mounts {
+		if m.Source != "" { // a tmpfs has none
+			mounts = append(mounts, m.Source)
+		}
+	}
 	return Facts{
-		ID: in.ID, Name: strings.TrimPrefix(in.Name, "/"), ImageID: in.Image, Runtime: in.HostConfig.Runtime,
+		Mounts: mounts,
+		ID:     in.ID, Name: strings.TrimPrefix(in.Name, "/"), ImageID: in.Image, Runtime: in.HostConfig.Runtime,
 		NetworkMode: string(in.HostConfig.NetworkMode), Running: in.State.Running, OOMKilled: in.State.OOMKilled,
 		ExitCode: in.State.ExitCode, Pid: in.State.Pid, Env: in.Config.Env, Labels: in.Config.Labels,
 	}, true, nil

@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/hallmark-sandbox/hallmark/conformance/target"
 )
 
 func TestTreeShowsWhatChanged(t *testing.T) {
@@ -199,8 +201,77 @@ func TestCgroupUnlimitedAndAbsent(t *testing.T) {
 	if _, err := c.PIDs(); err == nil {
 		t.Error("garbage is read as a number")
 	}
-	if _, err := (Cgroup{}).PIDs(); err == nil {
+	if _, err := (Cgroup{}).PIDs(); !errors.Is(err, target.ErrUnavailable) {
+		t.Errorf("of a missing controller: %v", err)
+	}
+}
+
+func TestCgroupCPUReadsBothLayouts(t *testing.T) {
+	cpu := fakeCgroup(t, map[string]string{"cpu.stat": "nr_periods 9\nnr_throttled 4\nthrottled_time 77\n"})
+	acct := fakeCgroup(t, map[string]string{"cpuacct.usage": "1500000000\n"})
+	v2 := fakeCgroup(t, map[string]string{"cpu.stat": "usage_usec 1500000\nuser_usec 1\nnr_periods 9\nnr_throttled 4\nthrottled_usec 77\n"})
+	for name, c := range map[string]Cgroup{"v1": {map[string]string{"cpu": cpu, "cpuacct": acct}}, "v2": {map[string]string{"": v2}}} {
+		used, err := c.CPUTime()
+		if err != nil || used != 1500*time.Millisecond {
+			t.Errorf("%s: CPU time is %s, %v", name, used, err)
+		}
+		if n, err := c.Throttled(); err != nil || n != 4 {
+			t.Errorf("%s: throttled %d, %v", name, n, err)
+		}
+	}
+	if _, err := (Cgroup{map[string]string{"cpu": cpu}}).CPUTime(); !errors.Is(err, target.ErrUnavailable) {
 		t.Error("a missing controller is read")
+	}
+}
+
+func TestDescriptorsFollowWhatIsOpen(t *testing.T) {
+	self := os.Getpid()
+	before, err := Descriptors(self)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 50 {
+		f, err := os.Open("/dev/null")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+	}
+	after, err := Descriptors(self)
+	if err != nil || after < before+50 || after > before+60 {
+		t.Errorf("50 open files are %d beside %d, %v", after, before, err)
+	}
+	most, sum, err := MostDescriptors([]int{self, self, -1})
+	if err != nil || most < before+50 || sum < 2*(before+50) {
+		t.Errorf("most %d, sum %d, %v", most, sum, err)
+	}
+	if n, err := OpenFiles(); err != nil || n < after {
+		t.Errorf("the host has %d open files, this process %d, %v", n, after, err)
+	}
+}
+
+func TestPreferredThreads(t *testing.T) {
+	for name, tt := range map[string]struct {
+		argv []string
+		want bool
+	}{"as others": {[]string{"/bin/sleep", "60"}, false}, "lower": {[]string{"nice", "-n", "5", "/bin/sleep", "60"}, false}, "higher": {[]string{"nice", "-n", "-5", "/bin/sleep", "60"}, true}} {
+		cmd := exec.Command(tt.argv[0], tt.argv[1:]...)
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		defer cmd.Wait()
+		defer cmd.Process.Kill()
+		var list []string
+		for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+			p, err := ReadProcess(cmd.Process.Pid)
+			if err == nil && p.Name == "sleep" {
+				break // nice(1) has become it
+			}
+		}
+		list, threads, err := Preferred([]int{cmd.Process.Pid, -1})
+		if err != nil || threads != 1 || (len(list) > 0) != tt.want {
+			t.Errorf("%s: %q of %d threads, %v", name, list, threads, err)
+		}
 	}
 }
 

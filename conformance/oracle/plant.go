@@ -32,6 +32,7 @@ type Plant struct {
 	Binary  string // host path mounted read-only at /plant, or ""
 	Memory  int64  // bytes; 0 is 128 MiB
 	PIDs    int64  // 0 is 64
+	Log     string // driver of its log; "none" when empty
 	// CgroupParent is that of the target, so that the plant is known for whose it is: see
 	// target.Observer. "" is the engine's own.
 	CgroupParent string
@@ -52,9 +53,12 @@ func (e *Engine) Make(ctx context.Context, p Plant) (string, error) {
 	if p.PIDs == 0 {
 		p.PIDs = 64
 	}
+	if p.Log == "" {
+		p.Log = "none"
+	}
 	host := &container.HostConfig{
 		Runtime: p.Runtime, NetworkMode: container.NetworkMode(p.Network),
-		LogConfig: container.LogConfig{Type: "none"},
+		LogConfig: container.LogConfig{Type: p.Log},
 		Resources: container.Resources{Memory: p.Memory, MemorySwap: p.Memory, PidsLimit: &p.PIDs, CgroupParent: p.CgroupParent},
 	}
 	if p.Binary != "" {

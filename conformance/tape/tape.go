@@ -4,7 +4,8 @@
 //
 // It owns one listening socket. It records what was asked of the engine, in order of arrival,
 // and passes bytes on unchanged, upgraded connections (exec, attach) and endless streams
-// (events) included. It never retries, never repairs, and asks the engine nothing by itself.
+// (events) included. It never retries, never repairs, and asks the engine nothing by itself; a rule
+// may say otherwise for one call (fault.go).
 package tape
 
 import (
@@ -21,7 +22,10 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/hallmark-sandbox/hallmark/conformance/target"
 )
@@ -36,6 +40,9 @@ type Proxy struct {
 	server   *http.Server
 	forward  *httputil.ReverseProxy
 	idle     *http.Transport
+	closing  context.Context
+	end      context.CancelFunc
+	held     sync.WaitGroup // calls that a fault is about
 
 	mu       sync.Mutex
 	calls    []target.TapeCall
@@ -60,6 +67,7 @@ func Listen(path, engine string) (*Proxy, error) {
 		return nil, fmt.Errorf("tape: restrict socket: %w", err)
 	}
 	p := &Proxy{engine: engine, listener: l, upgraded: map[net.Conn]struct{}{}}
+	p.closing, p.end = context.WithCancel(context.Background())
 	p.idle = &http.Transport{
 		DialContext:        func(ctx context.Context, _, _ string) (net.Conn, error) { return p.dial(ctx) },
 		DisableCompression: true, // the tape passes bytes on, it does not negotiate
@@ -78,14 +86,16 @@ func Listen(path, engine string) (*Proxy, error) {
 	return p, nil
 }
 
-// Close ends the proxy and every connection through it.
+// Close ends the proxy and every connection through it. A call that was held back is not made any more.
 func (p *Proxy) Close() error {
+	p.end()
 	err := p.server.Close()
 	p.mu.Lock()
 	for c := range p.upgraded {
 		c.Close()
 	}
 	p.mu.Unlock()
+	p.held.Wait()
 	p.idle.CloseIdleConnections()
 	if errors.Is(err, net.ErrClosed) {
 		return nil
@@ -105,20 +115,27 @@ func (p *Proxy) Since(mark int64) ([]target.TapeCall, int64, error) {
 	return append([]target.TapeCall(nil), p.calls[mark:]...), n, nil
 }
 
-// Inject arms one fault: the Nth request that matches from now on is answered with Status and
-// does not reach the engine. The rule is gone after that.
+// Inject arms one fault: the Nth request that matches from now on, and those after it up to Times, go as
+// the rule says. The rule is gone after that. Two rules that meet in one request: the older one acts.
 func (p *Proxy) Inject(r target.TapeRule) error {
 	re, err := regexp.Compile(r.Match)
 	if err != nil {
 		return fmt.Errorf("tape: rule: %w", err)
 	}
-	if r.Nth < 1 || r.Status < 400 || r.Status > 599 {
-		return fmt.Errorf("tape: rule needs nth >= 1 and a status of 400..599, not %d and %d", r.Nth, r.Status)
+	if err := check(r); err != nil {
+		return err
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.rules = append(p.rules, &rule{TapeRule: r, match: re})
 	return nil
+}
+
+// Calm disarms every rule. A call that one holds back stays held.
+func (p *Proxy) Calm() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.rules = nil
 }
 
 // ServeHTTP records one request and passes it on, or answers it with an armed fault.
@@ -128,13 +145,8 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	index, fault := p.begin(r)
 	body.done = func(b []byte) { p.update(index, func(c *target.TapeCall) { c.Body = b }) }
 	switch {
-	case fault != 0:
-		io.Copy(io.Discard, io.LimitReader(r.Body, MaxBody))
-		body.flush()
-		p.update(index, func(c *target.TapeCall) { c.Status = fault })
-		w.Header().Set("Content-Type", "application/json")
-		w.WriteHeader(fault)
-		io.WriteString(w, `{"message":"fault injected by the tape"}`+"\n")
+	case fault != nil:
+		p.disturb(w, r, index, *fault)
 	case r.Header.Get("Upgrade") != "":
 		p.upgrade(w, r, index)
 	default:
@@ -148,16 +160,20 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // begin appends the call and decides about a fault. A rule counts every match, so that its
 // Nth is well defined under concurrency.
-func (p *Proxy) begin(r *http.Request) (index, fault int) {
+func (p *Proxy) begin(r *http.Request) (index int, fault *target.TapeRule) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	call := target.TapeCall{Method: r.Method, Path: r.URL.Path, Query: r.URL.RawQuery}
 	kept := p.rules[:0]
 	for _, rule := range p.rules {
 		if (rule.Method == "" || strings.EqualFold(rule.Method, r.Method)) && rule.match.MatchString(r.URL.Path) {
-			if rule.seen++; rule.seen == rule.Nth && fault == 0 {
-				fault = rule.Status
-				call.Fault = fmt.Sprintf("status-%d", rule.Status)
+			rule.seen++
+			last := rule.Nth + max(rule.Times, 1) - 1
+			if rule.seen >= rule.Nth && fault == nil {
+				fault = &rule.TapeRule
+				call.Fault = word(rule.TapeRule)
+			}
+			if rule.seen >= last {
 				continue
 			}
 		}
@@ -200,6 +216,7 @@ func (p *Proxy) upgrade(w http.ResponseWriter, r *http.Request, index int) {
 		return
 	}
 	defer front.Close()
+	defer context.AfterFunc(p.closing, func() { front.Close(); back.Close() })()
 	p.mu.Lock()
 	p.upgraded[front] = struct{}{}
 	p.upgraded[back] = struct{}{}
@@ -212,17 +229,53 @@ func (p *Proxy) upgrade(w http.ResponseWriter, r *http.Request, index int) {
 	}()
 	// The status line is peeked at, not parsed and re-encoded: the engine's bytes pass unchanged.
 	head := &statusPeek{found: func(status int) { p.update(index, func(c *target.TapeCall) { c.Status = status }) }}
-	finished := make(chan struct{})
+	finished, answered := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(finished)
 		io.Copy(back, buffered) // bytes that arrived behind the request come first
 		closeWrite(back)
+		awaitGone(front, answered)
+		back.Close() // an engine may keep the connection of a process that is long dead
 	}()
 	io.Copy(io.MultiWriter(front, head), back)
+	close(answered)
 	closeWrite(front)
 	// The engine has ended: a client that keeps its half open has nothing more to say.
 	front.SetReadDeadline(time.Now())
 	<-finished
+}
+
+// awaitGone returns when the peer of c has closed it altogether, or when answered is closed. A peer that
+// has only said its last word still listens: that is a hang-up of one side, poll(2).
+func awaitGone(c net.Conn, answered <-chan struct{}) {
+	tick := time.NewTicker(50 * time.Millisecond) // a hang-up has an event only for who polls this descriptor
+	defer tick.Stop()
+	for !hungUp(c) {
+		select {
+		case <-answered:
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+func hungUp(c net.Conn) (hup bool) {
+	sc, ok := c.(syscall.Conn)
+	if !ok {
+		return false
+	}
+	raw, err := sc.SyscallConn()
+	if err != nil {
+		return true
+	}
+	if err := raw.Control(func(fd uintptr) {
+		set := []unix.PollFd{{Fd: int32(fd)}}
+		n, err := unix.Poll(set, 0)
+		hup = err == nil && n == 1 && set[0].Revents&unix.POLLHUP != 0
+	}); err != nil {
+		return true
+	}
+	return hup
 }
 
 func closeWrite(c net.Conn) {

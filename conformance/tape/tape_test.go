@@ -17,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/hallmark-sandbox/hallmark/conformance/tape"
 	"github.com/hallmark-sandbox/hallmark/conformance/target"
 )
@@ -26,12 +28,13 @@ import (
 type engine struct {
 	socket  string
 	reached atomic.Int64
+	dropped chan struct{} // closed when a silent upgraded connection was dropped
 	release chan struct{}
 }
 
 func newEngine(t *testing.T) *engine {
 	t.Helper()
-	e := &engine{socket: filepath.Join(t.TempDir(), "engine.sock"), release: make(chan struct{})}
+	e := &engine{socket: filepath.Join(t.TempDir(), "engine.sock"), dropped: make(chan struct{}), release: make(chan struct{})}
 	l, err := net.Listen("unix", e.socket)
 	if err != nil {
 		t.Fatal(err)
@@ -63,6 +66,32 @@ func newEngine(t *testing.T) *engine {
 		io.WriteString(c, "HTTP/1.1 101 UPGRADED\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n")
 		all, _ := io.ReadAll(rw) // until the client half-closes
 		fmt.Fprintf(c, "got %d bytes: %s", len(all), bytes.ToUpper(all))
+	})
+	mux.HandleFunc("POST /v1.41/exec/silent/start", func(w http.ResponseWriter, r *http.Request) {
+		io.Copy(io.Discard, r.Body)
+		c, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer c.Close()
+		io.WriteString(c, "HTTP/1.1 101 UPGRADED\r\nConnection: Upgrade\r\nUpgrade: tcp\r\n\r\n")
+		raw, err := c.(*net.UnixConn).SyscallConn()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		for { // say nothing and keep it, whatever the client has said, until it is closed on the other side
+			set := []unix.PollFd{{}}
+			raw.Control(func(fd uintptr) {
+				set[0].Fd = int32(fd)
+				unix.Poll(set, 20)
+			})
+			if set[0].Revents&unix.POLLHUP != 0 {
+				close(e.dropped)
+				return
+			}
+		}
 	})
 	srv := &http.Server{Handler: mux}
 	go srv.Serve(l)
@@ -177,6 +206,59 @@ func TestUpgradeHalfClose(t *testing.T) {
 	}
 }
 
+// An engine may keep the upgraded connection of a process that was killed. The tape does not keep it too.
+func TestUpgradedConnectionOfADeadClientIsDropped(t *testing.T) {
+	e := newEngine(t)
+	_, socket, _ := newProxy(t, e)
+	conn, err := net.Dial("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	io.WriteString(conn, "POST /v1.41/exec/silent/start HTTP/1.1\r\nHost: d\r\nConnection: Upgrade\r\nUpgrade: tcp\r\nContent-Length: 2\r\n\r\n{}")
+	if head, err := bufio.NewReader(conn).ReadString('\n'); err != nil || !strings.HasPrefix(head, "HTTP/1.1 101 ") {
+		t.Fatalf("head %q, %v", head, err)
+	}
+	conn.(*net.UnixConn).CloseWrite()
+	select {
+	case <-e.dropped:
+		t.Fatal("dropped while the client still listens")
+	case <-time.After(300 * time.Millisecond):
+	}
+	conn.Close()
+	select {
+	case <-e.dropped:
+	case <-time.After(10 * time.Second):
+		t.Error("the connection to the engine is still open")
+	}
+}
+
+// TestCalm: after it nothing is disturbed, whatever was left of a rule, and new rules act.
+func TestCalm(t *testing.T) {
+	e := newEngine(t)
+	p, _, c := newProxy(t, e)
+	ask := func() int {
+		resp, err := c.Post("http://d/v1.41/containers/create", "application/json", strings.NewReader("{}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		return resp.StatusCode
+	}
+	rule := target.TapeRule{Method: "POST", Match: `/containers/create$`, Nth: 1, Times: 100, Status: 500}
+	for range 2 {
+		if err := p.Inject(rule); err != nil {
+			t.Fatal(err)
+		}
+		if got := ask(); got != 500 {
+			t.Errorf("an armed rule: status %d", got)
+		}
+		p.Calm()
+		if got := ask(); got == 500 {
+			t.Errorf("after Calm: status %d", got)
+		}
+	}
+}
+
 func TestInjectFailsExactlyTheNthMatch(t *testing.T) {
 	e := newEngine(t)
 	p, _, c := newProxy(t, e)
@@ -218,7 +300,7 @@ func TestInjectFailsExactlyTheNthMatch(t *testing.T) {
 	if faults != 1 {
 		t.Errorf("%d faults recorded, want 1", faults)
 	}
-	for _, bad := range []target.TapeRule{{Match: "(", Nth: 1, Status: 500}, {Nth: 0, Status: 500}, {Nth: 1, Status: 200}} {
+	for _, bad := range []target.TapeRule{{Match: "(", Nth: 1, Status: 500}, {Nth: 0, Status: 500}, {Nth: 1, Status: 100}, {Nth: 1}, {Nth: 1, Fault: "other"}, {Nth: 1, Fault: target.FaultStall}, {Nth: 1, Fault: target.FaultLost, Status: 500}, {Nth: 1, Times: -1, Status: 500}} {
 		if p.Inject(bad) == nil {
 			t.Errorf("rule %+v was accepted", bad)
 		}

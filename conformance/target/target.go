@@ -267,12 +267,34 @@ type TapeCall struct {
 	Fault  string `json:"fault"`  // the injected fault, or ""
 }
 
-// TapeRule injects a fault into the Nth (1-based) matching engine call. One shot.
+// Held reports whether a fault still keeps the call from the engine, which will get it.
+func (c TapeCall) Held() bool { return c.Fault == string(FaultLate) && c.Status == 0 }
+
+// TapeFault is what a rule of the tape does to a call.
+type TapeFault string
+
+// Faults. A caller that has gone away ends those that wait, but for FaultLate.
+const (
+	FaultStatus   TapeFault = ""           // answered with Status; the engine is not asked
+	FaultStall    TapeFault = "stall"      // no answer for For, then the connection ends; the engine is not asked
+	FaultLate     TapeFault = "late"       // the engine is asked after For, also when the caller has gone
+	FaultReplaced TapeFault = "replaced"   // the engine is asked, and Status is answered instead of what it said
+	FaultLost     TapeFault = "lost-reply" // the engine is asked; the connection ends instead of its answer
+	FaultCut      TapeFault = "cut-reply"  // the connection ends in the middle of the engine's answer
+	FaultTwice    TapeFault = "twice"      // the engine is asked twice, one after the other; the second answer counts
+)
+
+// TapeRule injects a fault into the Nth (1-based) matching engine call, and into those that follow it, Times in
+// all (0 is 1).
 type TapeRule struct {
 	Method string
 	Match  string // a Go regular expression on the path
 	Nth    int
-	Status int // answered without asking the engine
+	Times  int
+	Fault  TapeFault
+	Status int           // of FaultStatus and FaultReplaced: 200 to 599
+	Text   string        // the body's message for Status of 400 and more; empty is the tape's own
+	For    time.Duration // of FaultStall and FaultLate
 }
 
 // Controller disturbs a target. All methods are safe for concurrent use.
@@ -282,8 +304,12 @@ type Controller interface {
 	// Kill ends the runtime daemon with SIGKILL; Start starts it again on the same state.
 	Kill(ctx context.Context) error
 	Start(ctx context.Context) error
-	// Inject arms one fault on the tape.
+	// Terminate asks the runtime daemon by SIGTERM to end and returns its exit status when it has, -1 when a signal
+	// ended it. With again, a second SIGTERM follows when again returns.
+	Terminate(ctx context.Context, again func()) (status int, err error)
+	// Inject arms one fault on the tape. Calm disarms all of them; what one holds back stays held.
 	Inject(rule TapeRule) error
+	Calm() error
 }
 
 // Target bundles the parts. All but Runtime and Close may be nil. Parts names the optional

@@ -53,7 +53,7 @@ func table() []row {
 			{"two-signers", "Base", "", func(d *draft) { d.twoSigners(2) }},
 			{"ecdsa-signer", "Base", "", func(d *draft) { d.signer = d.ring.ecdsa; d.trustKey(d.ring.ecdsa, d.st.Predicate.Issuer.ID) }},
 		},
-		envelopeRows(), jsonRows(), identityRows(), cohortRows(), timeRows(), resultRows(), claimRows(), waiverRows(), runRows(), artifactRows(), policyRows(),
+		envelopeRows(), jsonRows(), identityRows(), cohortRows(), hostRows(), timeRows(), resultRows(), claimRows(), waiverRows(), runRows(), artifactRows(), policyRows(), fleetRows(), logRows(), expressionRows(),
 	)
 }
 
@@ -173,6 +173,7 @@ func (d *draft) defaultPolicy() {
 	p.MaxAgeSeconds, p.MaxValiditySeconds, p.ClockSkewSeconds = 10*366*86400, 10*366*86400, 60
 	p.Thresholds = map[string]int64{issuer.Role: 1}
 	p.MinimumSequences, p.DeniedDigests = nil, nil
+	p.Log, p.BindHosts = nil, false // rows of their own demand them
 	p.Keys = nil
 	d.policyKey(d.ring.evidence, issuer.Role, issuer.ID)
 	d.policyKey(d.ring.gate, evidence.RoleGate, "gate")

@@ -61,7 +61,7 @@ func TestEveryRowIsJudgedAsExpected(t *testing.T) {
 			t.Errorf("%s: %q, want %q (%s)", r.Row, r.Got, r.Reason, r.Detail)
 		}
 	}
-	for _, g := range []string{"Base", "Envelope", "JSON", "Identity", "Cohort", "Time", "Results", "Artifacts", "Policy"} {
+	for _, g := range []string{"Base", "Envelope", "JSON", "Identity", "Cohort", "Host", "Time", "Results", "Artifacts", "Policy", "Fleet", "Log", "Expression"} {
 		if groups[g] == 0 {
 			t.Errorf("no row of group %s", g)
 		}
@@ -69,7 +69,7 @@ func TestEveryRowIsJudgedAsExpected(t *testing.T) {
 	// Codes that a gate on one row's folder cannot give: pins are a worker's matter.
 	elsewhere := map[evidence.Reason]bool{
 		evidence.ReasonPinsInvalid: true, evidence.ReasonPinsPolicy: true, evidence.ReasonPinsEvidence: true,
-		evidence.ReasonPinsMode: true, evidence.ReasonNotPinned: true,
+		evidence.ReasonPinsMode: true, evidence.ReasonPinsRollback: true, evidence.ReasonNotPinned: true,
 	}
 	for _, r := range evidence.Reasons() {
 		if !codes[r.Code] && !elsewhere[r.Code] {

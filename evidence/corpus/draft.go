@@ -36,11 +36,15 @@ type draft struct {
 	doc       func([]byte) []byte         // policy document
 	trust     func([]byte) []byte         // policy file
 	rootKey   key                         // signs the policy, if set
+	newRoots  []key                       // sign the policy, and stand in root.pub
 	before    []func(*draft)              // earlier bundles that the gate has admitted
 	olderSeen func(*evidence.TrustPolicy) // an earlier policy that the gate has seen
 	alsoGive  func(*draft)                // a second bundle directory
 	args      []string
 	noTrust   bool
+
+	// ledger makes a log of the evidence files in the row's folder.
+	ledger func(dir string, files map[string][]byte) error
 }
 
 // copy returns an independent draft without hooks.
@@ -219,6 +223,13 @@ func (d *draft) trustFile(p evidence.TrustPolicy) ([]byte, error) {
 	if d.rootKey.private != nil {
 		signer = d.rootKey
 	}
+	if len(d.newRoots) > 0 {
+		roots := make([]evidence.Signer, len(d.newRoots))
+		for i, k := range d.newRoots {
+			roots[i] = k
+		}
+		return evidence.SignPolicy(p, roots...)
+	}
 	file, err := evidence.SealEnvelope(evidence.PolicyType, doc, signer)
 	if err == nil && d.trust != nil {
 		file = d.trust(file)
@@ -236,6 +247,11 @@ func (d *draft) write(dir string, base *draft) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	if d.ledger != nil {
+		if err := d.ledger(dir, files); err != nil {
+			return nil, err
+		}
+	}
 	trust, err := d.trustFile(d.policy)
 	if err != nil {
 		return nil, err
@@ -247,7 +263,7 @@ func (d *draft) write(dir string, base *draft) ([]string, error) {
 	pool := filepath.Join(filepath.Dir(dir), "000-unmodified", "bundle")
 	steps := []func() error{
 		func() error { return writeFiles(bundle, files, pool) },
-		func() error { return os.WriteFile(filepath.Join(dir, "root.pub"), d.ring.root.public.PEM(), 0o644) },
+		func() error { return os.WriteFile(filepath.Join(dir, "root.pub"), d.rootsPEM(), 0o644) },
 		func() error { return os.WriteFile(filepath.Join(dir, "gate.key"), gateKey, 0o600) },
 		func() error { return os.WriteFile(filepath.Join(dir, "trust.json"), trust, 0o644) },
 		func() error { return d.history(filepath.Join(dir, "state"), base) },
@@ -277,6 +293,17 @@ func (d *draft) write(dir string, base *draft) ([]string, error) {
 		}
 	}
 	return append(args, d.args...), nil
+}
+
+// rootsPEM are the roots that the gate is configured with.
+func (d *draft) rootsPEM() []byte {
+	out := d.ring.root.public.PEM()
+	for _, k := range d.newRoots {
+		if k.public.Digest() != d.ring.root.public.Digest() {
+			out = append(out, k.public.PEM()...)
+		}
+	}
+	return out
 }
 
 // writeFiles writes a bundle directory. Blobs that the unmodified row has too are linked: a
@@ -340,11 +367,12 @@ func (d *draft) history(state string, base *draft) (err error) {
 		if err != nil {
 			return err
 		}
-		q := evidence.Question{Policy: policy, Memory: mem, Now: d.now}
+		q := evidence.Question{Policy: policy, Memory: mem, Nonce: c.st.Predicate.Run.Nonce, Now: d.now}
 		got := evidence.Decide(q, evidence.NewBundle(files))
 		if !got.Admitted && !got.Reason.Failure() {
 			return fmt.Errorf("earlier bundle: %s", got.Detail)
 		}
+		mem.SeeNonce(got)
 		mem.See(got)
 	}
 	return mem.Save()

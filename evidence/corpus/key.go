@@ -63,11 +63,12 @@ func (k key) pem() ([]byte, error) {
 type ring struct {
 	root, evidence, gate, mutation       key
 	second, implementer, ecdsa, stranger key
+	log, witness                         key
 }
 
 func newRing() (ring, error) {
 	var r ring
-	for _, k := range []*key{&r.root, &r.evidence, &r.gate, &r.mutation, &r.second, &r.implementer, &r.stranger} {
+	for _, k := range []*key{&r.root, &r.evidence, &r.gate, &r.mutation, &r.second, &r.implementer, &r.stranger, &r.log, &r.witness} {
 		made, err := newEd25519()
 		if err != nil {
 			return r, err

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/hallmark-sandbox/hallmark/evidence"
+	"github.com/hallmark-sandbox/hallmark/strictjson"
 )
 
 // onBlob changes the blob of an artifact in the finished bundle; nil removes it.
@@ -164,6 +165,41 @@ func policyRows() []row {
 		{"policy-expired", g, evidence.ReasonPolicyExpired, func(d *draft) { d.policy.Expires = evidence.At(d.now.Add(-time.Second)) }},
 		{"policy-older", g, evidence.ReasonPolicyRollback, func(d *draft) { d.olderSeen = func(p *evidence.TrustPolicy) { p.Version++ } }},
 		{"policy-same-version-other", g, evidence.ReasonPolicyRollback, func(d *draft) { d.olderSeen = func(p *evidence.TrustPolicy) { p.MaxAgeSeconds++ } }},
+		{"policy-of-new-root-alone", g, evidence.ReasonPolicyRotation, func(d *draft) {
+			d.newRoots = []key{d.ring.stranger}
+			d.olderSeen = func(p *evidence.TrustPolicy) { p.Version-- }
+		}},
+		{"policy-of-old-and-new-root", g, "", func(d *draft) {
+			d.newRoots = []key{d.ring.root, d.ring.stranger}
+			d.olderSeen = func(p *evidence.TrustPolicy) { p.Version-- }
+		}},
+		{"policy-of-old-and-unknown-root", g, evidence.ReasonPolicySignature, func(d *draft) {
+			d.trust = func(b []byte) []byte {
+				var e evidence.Envelope
+				err := strictjson.Unmarshal(b, &e, strictjson.Limits{Bytes: 16 << 20, StringBytes: 16 << 20})
+				if err == nil {
+					var sig []byte
+					sig, err = d.ring.stranger.Sign(evidence.PAE(e.PayloadType, e.Payload))
+					e.Signatures = append(e.Signatures, evidence.Signature{Sig: sig, KeyID: d.ring.stranger.public.Hint()})
+					slices.SortFunc(e.Signatures, func(a, b evidence.Signature) int { return strings.Compare(a.KeyID, b.KeyID) })
+				}
+				if err == nil {
+					b, err = strictjson.Marshal(e)
+				}
+				if err != nil {
+					d.errs = append(d.errs, err)
+				}
+				return b
+			}
+		}},
+		{"policy-signed-twice-by-one-root", g, evidence.ReasonPolicySignature, func(d *draft) {
+			d.trust = func(b []byte) []byte {
+				head, sig, _ := strings.Cut(string(b), `"signatures":[`)
+				sig = strings.TrimSuffix(sig, "]}")
+				return []byte(head + `"signatures":[` + sig + "," + sig + "]}")
+			}
+		}},
+		{"policy-age-of-centuries", g, evidence.ReasonPolicyInvalid, edit(func(p *evidence.TrustPolicy) { p.MaxAgeSeconds = 1 << 40 })},
 		{"policy-unknown-member", g, evidence.ReasonPolicyInvalid, func(d *draft) { d.doc = replace(`{"schemaVersion"`, `{"unsafe":true,"schemaVersion"`) }},
 		{"policy-duplicate-name", g, evidence.ReasonPolicyInvalid, func(d *draft) { d.doc = replace(`{"schemaVersion"`, `{"schemaVersion":1,"schemaVersion"`) }},
 		{"policy-no-keys", g, evidence.ReasonPolicyInvalid, edit(func(p *evidence.TrustPolicy) { p.Keys = nil })},

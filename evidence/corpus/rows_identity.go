@@ -119,6 +119,41 @@ func cohortRows() []row {
 	}
 }
 
+// hostRows are about evidence that is of one host only, and of one request.
+func hostRows() []row {
+	const g = "Host"
+	const asked = "0123456789abcdef"
+	here, there := otherDigest("host"), otherDigest("another host")
+	of := func(host string, bound bool, args ...string) func(*draft) {
+		return func(d *draft) {
+			d.st.Predicate.Run.Host, d.policy.BindHosts, d.args = host, bound, args
+		}
+	}
+	answers := func(nonce string, args ...string) func(*draft) {
+		return func(d *draft) { d.st.Predicate.Run.Nonce, d.args = nonce, args }
+	}
+	return []row{
+		{"host-bound", g, "", of(here, true)},
+		{"host-asked-for", g, "", of(here, false, "--host", here)},
+		{"host-bound-and-asked-for", g, "", of(here, true, "--host", here)},
+		{"host-bound-of-none", g, evidence.ReasonHost, of("", true)},
+		{"host-another", g, evidence.ReasonHost, of(here, false, "--host", there)},
+		{"host-bound-another", g, evidence.ReasonHost, of(here, true, "--host", there)},
+		{"host-none-asked-for", g, evidence.ReasonHost, of("", false, "--host", here)},
+		{"host-no-digest", g, evidence.ReasonSchema, pred(func(p *evidence.Predicate) { p.Run.Host = "here" })},
+		{"nonce-answered", g, "", answers(asked, "--nonce", asked)},
+		{"nonce-not-asked-for", g, "", answers(asked)},
+		{"nonce-missing", g, evidence.ReasonNonce, answers("", "--nonce", asked)},
+		{"nonce-wrong", g, evidence.ReasonNonce, answers(asked, "--nonce", asked+"0")},
+		{"nonce-reused", g, evidence.ReasonNonceReused, func(d *draft) {
+			answers(asked, "--nonce", asked)(d)
+			d.newRun(d.st.Predicate.Run.Sequence + 10)
+			d.before = []func(*draft){func(e *draft) { e.st.Predicate.Run.Nonce = asked }}
+		}},
+		{"nonce-too-short", g, evidence.ReasonSchema, pred(func(p *evidence.Predicate) { p.Run.Nonce = "0123" })},
+	}
+}
+
 // times sets the run's times, consistently, and the validity.
 func (d *draft) times(started, finished, from, to time.Duration) {
 	p := &d.st.Predicate

@@ -94,10 +94,18 @@ func judge(dir string, e Expect, catalogue evidence.Catalogue, now time.Time) (_
 			c.State = value
 		case "--bundle":
 			c.Bundles = append(c.Bundles, value)
+		case "--host":
+			c.Host = e.Args[i+1]
+		case "--nonce":
+			c.Nonce = e.Args[i+1]
+		case "--log":
+			c.Log = value
 		case "--cohort":
 			c.Cohort = e.Args[i+1]
 		case "--want":
 			c.Want = append(c.Want, e.Args[i+1])
+		case "--image":
+			c.Images = append(c.Images, e.Args[i+1])
 		case "--out":
 		default:
 			return Result{}, fmt.Errorf("argument %s", strconv.Quote(e.Args[i]))
@@ -108,13 +116,20 @@ func judge(dir string, e Expect, catalogue evidence.Catalogue, now time.Time) (_
 		return Result{}, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(temp)) }()
-	memory, err := os.ReadFile(filepath.Join(c.State, "rollback.json"))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	// What the gate remembers is copied: a selftest changes no corpus.
+	remembered, err := filepath.Glob(filepath.Join(c.State, "log-checkpoint-*"))
+	if err != nil {
 		return Result{}, err
 	}
-	if err == nil {
-		if err := os.WriteFile(filepath.Join(temp, "rollback.json"), memory, 0o600); err != nil {
+	for _, path := range append(remembered, filepath.Join(c.State, "rollback.json")) {
+		memory, err := os.ReadFile(path)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return Result{}, err
+		}
+		if err == nil {
+			if err := os.WriteFile(filepath.Join(temp, filepath.Base(path)), memory, 0o600); err != nil {
+				return Result{}, err
+			}
 		}
 	}
 	c.State = temp

@@ -9,6 +9,8 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -30,8 +32,23 @@ type World struct {
 }
 
 // New makes a world around now. Keys and ids are random per call.
-func New(now time.Time) (*World, error) {
-	w := &World{Now: now.UTC().Truncate(time.Second), Catalogue: catalogue()}
+func New(now time.Time) (*World, error) { return of(now, catalogue()) }
+
+// NewWide is New with n cases beside those of the small catalogue, at most 900: as much as a whole
+// suite says.
+func NewWide(now time.Time, n int) (*World, error) {
+	c := catalogue()
+	for i := range n {
+		c.Cases = append(c.Cases, evidence.CaseRef{
+			ID: fmt.Sprintf("XW-%03d", i), Revision: 1, Tier: "full", Features: []string{"exec"}, Oracles: []string{"cgroup"}, PerImage: true,
+		})
+	}
+	slices.SortFunc(c.Cases, func(a, b evidence.CaseRef) int { return strings.Compare(a.ID, b.ID) })
+	return of(now, c)
+}
+
+func of(now time.Time, c evidence.Catalogue) (*World, error) {
+	w := &World{Now: now.UTC().Truncate(time.Second), Catalogue: c}
 	for _, s := range []**signing.Signer{&w.Root, &w.Evidence, &w.Gate, &w.Mutation} {
 		k, err := signing.Throwaway()
 		if err != nil {
@@ -162,7 +179,10 @@ func (w *World) run() error {
 	p.Run = evidence.Run{ID: randomHex(16), StartedAt: w.at(-10 * time.Minute), FinishedAt: w.at(-5 * time.Minute), Sequence: 7}
 
 	log := []byte("a line of a log\n")
-	for _, ref := range w.Catalogue.Cases[:4] {
+	for _, ref := range w.Catalogue.Cases {
+		if ref.Tier == "serial" { // in no profile
+			continue
+		}
 		images := []string{a}
 		if ref.PerImage {
 			images = []string{a, b}
@@ -176,7 +196,11 @@ func (w *World) run() error {
 	}
 	p.Run.Arming = evidence.Arming{
 		RunID: p.Run.ID, CatalogueDigest: cat, CohortID: p.Cohort.ID, Target: p.Target, StartedAt: p.Run.StartedAt,
-		PlannedCases: []string{"FS-02", "IM-05", "PR-01", "QT-01"},
+	}
+	var order []int // the last has finished first
+	for i, c := range p.Cases {
+		p.Run.Arming.PlannedCases = append(p.Run.Arming.PlannedCases, c.ID)
+		order = append([]int{i}, order...)
 	}
 	for _, o := range []string{"cgroup", "process", "tree-hash", "usage"} {
 		p.Run.Arming.Oracles = append(p.Run.Arming.Oracles, evidence.ArmedOracle{Oracle: o, Detected: true, Control: "planted and seen"})
@@ -188,7 +212,7 @@ func (w *World) run() error {
 		}
 		p.Run.Arming.Features = append(p.Run.Arming.Features, evidence.SeenFeature{Feature: f, Observed: seen})
 	}
-	records, err := Reseal(&w.Statement, []int{2, 0, 3, 1})
+	records, err := Reseal(&w.Statement, order)
 	if err != nil {
 		return err
 	}

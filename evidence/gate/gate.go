@@ -2,12 +2,14 @@
 
 // Package gate is the release gate: it reads files, decides, remembers and writes pins.
 //
-// It owns the order "policy, bundles, memory, pins": nothing is pinned before the memory that
-// forbids its rollback is durable. It always audits, and has no switch that weakens a check.
+// It owns the order "policy, bundles, memory, record, pins": nothing is pinned before the memory that
+// forbids its rollback and the record of the decision are durable. It owns the policy's expression
+// too, which only it evaluates. It always audits, and has no switch that weakens a check.
 // The decisions themselves are package evidence's.
 package gate
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -24,13 +26,19 @@ type Config struct {
 	Trust   string   // signed trust policy
 	Bundles []string // at least one directory
 	Cohort  string   // "" for whatever cohort the keys may speak for
-	Key     string   // private gate key
+	Key     string   // private gate key: a file, or SCHEME://KEY of a KMS
 	State   string   // directory of the rollback memory
 	Out     string   // pins file; "" writes none
 	Want    []string // digests that every bundle must hold
+	Images  []string // config digests to release; none means every workload of the evidence
+	Host    string   // "" leaves it open
+	Nonce   string   // "" leaves it open
+	Log     string   // directory of the transparency log, where the policy demands one
 
 	Catalogue evidence.Catalogue // the verifier's own
 	Now       time.Time
+	// Passphrase opens an encrypted gate key; nil when there is none.
+	Passphrase signing.Passphrase
 }
 
 // Result is the gate's answer, and what it prints with --json.
@@ -41,17 +49,25 @@ type Result struct {
 	Cohort    string                    `json:"cohort"`
 	Subjects  []evidence.DecidedSubject `json:"subjects"` // of all bundles that were read
 	Policy    string                    `json:"policyDigest"`
+	Log       evidence.Reason           `json:"log"` // why the policy's log shows nothing, or ""
 	Decisions []evidence.Decision       `json:"decisions"`
+	Fleet     evidence.Fleet            `json:"fleet"`
 	Pins      string                    `json:"pins"` // the file written, or ""
 }
 
 // Run decides. An error means that the gate could not do its work; a denial is a result.
 func Run(c Config) (_ Result, err error) {
-	r := Result{Subjects: []evidence.DecidedSubject{}, Decisions: []evidence.Decision{}}
+	r := Result{
+		Subjects: []evidence.DecidedSubject{}, Decisions: []evidence.Decision{},
+		Fleet: evidence.Fleet{Cohorts: []evidence.FleetStanding{}, Images: []evidence.ImageRelease{}},
+	}
 	if len(c.Bundles) == 0 || c.Now.IsZero() || c.State == "" {
 		return r, errors.New("gate: bundle, state directory and time are required")
 	}
-	signer, err := signing.Load(c.Key)
+	if c.Host != "" && !evidence.ValidDigest(c.Host) || c.Nonce != "" && !evidence.ValidNonce(c.Nonce) {
+		return r, fmt.Errorf("gate: host %q, nonce %q: not what evidence can name", c.Host, c.Nonce)
+	}
+	signer, err := signing.Open(context.Background(), c.Key, c.Passphrase)
 	if err != nil {
 		return r, fmt.Errorf("gate key: %w", err)
 	}
@@ -89,18 +105,27 @@ func Run(c Config) (_ Result, err error) {
 		return denied(r, err)
 	}
 	r.Policy = policy.Digest()
+	if _, err := expressionOf(policy); err != nil {
+		return denied(r, err)
+	}
 	mem.SeePolicy(policy)
+	ledger, err := FollowLog(policy, c.Log, c.State, mem)
+	if err != nil {
+		return denied(r, err)
+	}
+	r.Log = ledger.Refusal()
 	for _, dir := range c.Bundles {
-		d, err := evidence.DecideDir(evidence.Question{
-			Policy: policy, Memory: mem, Catalogue: &c.Catalogue, Cohort: c.Cohort,
+		d, err := Decide(evidence.Question{
+			Policy: policy, Memory: mem, Catalogue: &c.Catalogue, Cohort: c.Cohort, Host: c.Host, Nonce: c.Nonce,
 			Want: c.Want, Now: c.Now, Depth: evidence.AuditDepth,
-		}, dir)
-		if err != nil {
-			return r, err
+		}, dir, ledger)
+		mem.SeeNonce(d)
+		if err != nil { // what was decided before it counts
+			return r, errors.Join(err, remember(mem, r.Decisions))
 		}
 		r.Decisions = append(r.Decisions, d)
 		r.Subjects = append(r.Subjects, d.Subjects...)
-		if r.Cohort == "" {
+		if r.Cohort == "" && len(policy.Document().Fleet) == 0 {
 			r.Cohort = d.Cohort
 		}
 		if !d.Admitted && r.Reason == "" {
@@ -108,18 +133,23 @@ func Run(c Config) (_ Result, err error) {
 		}
 	}
 	// All bundles are judged against the memory as it was before; then all are remembered.
-	for _, d := range r.Decisions {
-		mem.See(d)
+	if err := remember(mem, r.Decisions); err != nil {
+		return r, err
 	}
-	if err := mem.Save(); err != nil {
+	r.Fleet = evidence.DecideFleet(policy, r.Decisions, c.Images)
+	var file []byte
+	if r.Reason == "" {
+		if _, file, err = evidence.MakePins(policy, r.Decisions, signer, c.Now, c.Images...); err != nil {
+			if r, err = denied(r, err); err != nil {
+				return r, err
+			}
+		}
+	}
+	if err := recordOf(c, r, policy.Document().Version, file).append(c.State); err != nil {
 		return r, err
 	}
 	if r.Reason != "" {
 		return r, nil
-	}
-	_, file, err := evidence.MakePins(policy, r.Decisions, signer, c.Now)
-	if err != nil {
-		return denied(r, err)
 	}
 	if c.Out != "" {
 		if err := evidence.WriteDurable(c.Out, file, 0o644); err != nil {
@@ -129,6 +159,14 @@ func Run(c Config) (_ Result, err error) {
 	}
 	r.Admitted = true
 	return r, nil
+}
+
+// remember takes decisions in, durably.
+func remember(mem *evidence.Memory, decisions []evidence.Decision) error {
+	for _, d := range decisions {
+		mem.See(d)
+	}
+	return mem.Save()
 }
 
 // denied turns a refusal into a result and passes every other error on.

@@ -23,6 +23,9 @@ const (
 	PinsFile        = "pins.json"
 )
 
+// KeyLead is how long before its making a new key is valid: clocks differ, and a run may have ended.
+const KeyLead = time.Minute
+
 // InitConfig describes a first trust policy.
 type InitConfig struct {
 	Dir       string // gets the three keys, their public halves and trust.json; replaces nothing
@@ -34,7 +37,11 @@ type InitConfig struct {
 	// MutationKeys may sign mutation statements, under the same identity.
 	MutationKeys []evidence.PublicKey
 	Waivers      []evidence.Waiver
-	Lifetime     time.Duration // of policy and keys; at most a year
+	Fleet        []evidence.FleetCohort // that a release needs; none means one cohort at a time
+	Log          *evidence.PolicyLog    // that must hold all evidence; nil for none
+	BindHosts    bool                   // evidence counts on the host that it was made on only
+	Expression   string                 // CEL that may only deny; "" for none
+	Lifetime     time.Duration          // of policy and keys; at most a year
 	Now          time.Time
 }
 
@@ -53,6 +60,11 @@ func Init(c InitConfig) (evidence.TrustPolicy, error) {
 			return evidence.TrustPolicy{}, fmt.Errorf("init trust: profiles: %q is not in the catalogue", name)
 		}
 	}
+	if c.Expression != "" {
+		if _, err := CompileExpression(c.Expression); err != nil {
+			return evidence.TrustPolicy{}, fmt.Errorf("init trust: %w", err)
+		}
+	}
 	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
 		return evidence.TrustPolicy{}, fmt.Errorf("init trust: %w", err)
 	}
@@ -69,7 +81,7 @@ func Init(c InitConfig) (evidence.TrustPolicy, error) {
 	entry := func(key evidence.PublicKey, role string) evidence.PolicyKey {
 		return evidence.PolicyKey{
 			SPKIDigest: key.Digest(), SPKI: key.SPKI(), Algorithm: key.Algorithm(),
-			Role: role, Identity: c.Identity, Cohorts: "*", NotBefore: evidence.At(c.Now.Add(-time.Minute)), NotAfter: end,
+			Role: role, Identity: c.Identity, Cohorts: "*", NotBefore: evidence.At(c.Now.Add(-KeyLead)), NotAfter: end,
 		}
 	}
 	p := evidence.TrustPolicy{
@@ -79,6 +91,7 @@ func Init(c InitConfig) (evidence.TrustPolicy, error) {
 		// A month is the longest time for which a kernel or an engine is likely to stay as it was.
 		MaxAgeSeconds: 30 * 86400, MaxValiditySeconds: 30 * 86400, ClockSkewSeconds: 60,
 		Profiles: c.Profiles, Catalogue: c.Catalogue, MutationEvidence: c.Mutation, Waivers: c.Waivers,
+		Fleet: c.Fleet, Log: c.Log, BindHosts: c.BindHosts, Expression: c.Expression,
 	}
 	for _, key := range c.MutationKeys {
 		p.Keys = append(p.Keys, entry(key, evidence.RoleMutation))

@@ -2,34 +2,30 @@
 
 // Package signing makes keys and signatures for package evidence.
 //
-// It owns private keys in files (PKCS8 PEM, mode 0600) and the use of the sigstore signer,
-// which is where a key of a KMS would come in. It never verifies evidence, and nothing on a
+// It owns private keys in files of mode 0600 (PKCS8 PEM; encrypted, sigstore's PEM format) and the
+// use of sigstore's signers, those of a KMS among them. It never verifies evidence, and nothing on a
 // worker's admission path imports it.
+//
+// [Open] takes whatever names a key, [Load] the path of a file that is not encrypted.
 package signing
 
 import (
 	"bytes"
+	"context"
 	"crypto"
-	"crypto/ecdsa"
 	"crypto/ed25519"
-	"crypto/elliptic"
 	"crypto/rand"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"time"
 
 	"github.com/sigstore/sigstore/pkg/signature"
+	"github.com/sigstore/sigstore/pkg/signature/options"
 
 	"github.com/hallmark-sandbox/hallmark/evidence"
 )
-
-// ErrKeyFile means that a private key file is not usable: kind, mode or contents.
-var ErrKeyFile = errors.New("private key file not usable")
-
-const pemType = "PRIVATE KEY"
 
 // Signer signs with one private key. It is safe for concurrent use.
 type Signer struct {
@@ -53,11 +49,20 @@ func New(key crypto.Signer) (*Signer, error) {
 // PublicKey returns the verification key.
 func (s *Signer) PublicKey() evidence.PublicKey { return s.public }
 
-// Sign signs message: PureEdDSA, or ECDSA over its SHA-256.
+// signTimeout bounds one signature: a KMS is asked over a network.
+const signTimeout = time.Minute
+
+// Sign signs message: PureEdDSA, or ECDSA over its SHA-256. A signature that the public key does not
+// verify is an error and never returned, whoever made it.
 func (s *Signer) Sign(message []byte) ([]byte, error) {
-	sig, err := s.signer.SignMessage(bytes.NewReader(message))
+	ctx, stop := context.WithTimeout(context.Background(), signTimeout)
+	defer stop()
+	sig, err := s.signer.SignMessage(bytes.NewReader(message), options.WithContext(ctx))
 	if err != nil {
 		return nil, fmt.Errorf("sign: %w", err)
+	}
+	if !s.public.Verify(message, sig) {
+		return nil, fmt.Errorf("sign: the signature does not verify under the public key %s", s.public.Digest())
 	}
 	return sig, nil
 }
@@ -71,40 +76,6 @@ func Throwaway() (*Signer, error) {
 	return New(key)
 }
 
-// Generate makes a private key of an algorithm of package evidence in a new file at path,
-// mode 0600, and its public key in path with ".pub" for a suffix. It replaces nothing.
-func Generate(path, publicPath, algorithm string) (*Signer, error) {
-	var key crypto.Signer
-	var err error
-	switch algorithm {
-	case evidence.Ed25519:
-		_, key, err = ed25519.GenerateKey(rand.Reader)
-	case evidence.ECDSAP256:
-		key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	default:
-		err = fmt.Errorf("algorithm %q", algorithm)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("make key: %w", err)
-	}
-	der, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		return nil, fmt.Errorf("make key: %w", err)
-	}
-	s, err := New(key)
-	if err != nil {
-		return nil, err
-	}
-	text := pem.EncodeToMemory(&pem.Block{Type: pemType, Bytes: der})
-	if err := create(path, text, 0o600); err != nil {
-		return nil, fmt.Errorf("make key: %w", err)
-	}
-	if err := create(publicPath, s.public.PEM(), 0o644); err != nil {
-		return nil, fmt.Errorf("make key: %w", errors.Join(err, os.Remove(path)))
-	}
-	return s, nil
-}
-
 func create(path string, data []byte, mode fs.FileMode) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
 	if err != nil {
@@ -115,33 +86,4 @@ func create(path string, data []byte, mode fs.FileMode) error {
 		return errors.Join(err, os.Remove(path))
 	}
 	return nil
-}
-
-// Load reads a private key file, which must be a regular file of at most 64 KiB that nobody
-// but its owner can read: one PKCS8 PEM block.
-func Load(path string) (*Signer, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, fmt.Errorf("load key: %w", err)
-	}
-	if !info.Mode().IsRegular() || info.Size() > 64<<10 || info.Mode().Perm()&0o077 != 0 {
-		return nil, fmt.Errorf("load key %s with mode %s: %w", path, info.Mode(), ErrKeyFile)
-	}
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("load key: %w", err)
-	}
-	block, rest := pem.Decode(text)
-	if block == nil || block.Type != pemType || len(bytes.TrimSpace(rest)) != 0 {
-		return nil, fmt.Errorf("load key %s: one %s block wanted: %w", path, pemType, ErrKeyFile)
-	}
-	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
-	if err != nil {
-		return nil, fmt.Errorf("load key %s: %w", path, ErrKeyFile)
-	}
-	signer, ok := key.(crypto.Signer)
-	if !ok {
-		return nil, fmt.Errorf("load key %s: %T cannot sign: %w", path, key, ErrKeyFile)
-	}
-	return New(signer)
 }

@@ -3,13 +3,19 @@
 package signing_test
 
 import (
+	"bytes"
+	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"encoding/pem"
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+
+	"github.com/sigstore/sigstore/pkg/cryptoutils"
 
 	"github.com/hallmark-sandbox/hallmark/evidence"
 	"github.com/hallmark-sandbox/hallmark/evidence/signing"
@@ -104,3 +110,83 @@ func TestKeyFilesThatAreRefused(t *testing.T) {
 		t.Errorf("P-384: %v", err)
 	}
 }
+
+func TestEncryptedKeys(t *testing.T) {
+	dir := t.TempDir()
+	secret := make([]byte, 16)
+	rand.Read(secret)
+	ask := func(p []byte) signing.Passphrase { return func(string) ([]byte, error) { return p, nil } }
+	for _, algorithm := range []string{evidence.Ed25519, evidence.ECDSAP256} {
+		path := filepath.Join(dir, algorithm+".key")
+		made, err := signing.GenerateEncrypted(path, path+".pub", algorithm, secret)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := signing.Open(t.Context(), path, ask(secret))
+		if err != nil || s.PublicKey().Digest() != made.PublicKey().Digest() {
+			t.Fatalf("%s: %v", algorithm, err)
+		}
+		if _, err := s.Sign([]byte("message")); err != nil {
+			t.Error(err)
+		}
+		_, err = signing.Load(path)
+		for name, err := range map[string]error{
+			"no passphrase":    err,
+			"another":          second(signing.Open(t.Context(), path, ask([]byte("other")))),
+			"empty":            second(signing.Open(t.Context(), path, ask(nil))),
+			"none to be asked": second(signing.Open(t.Context(), path, func(string) ([]byte, error) { return nil, errors.New("no terminal") })),
+		} {
+			if !errors.Is(err, signing.ErrPassphrase) {
+				t.Errorf("%s, %s: %v", algorithm, name, err)
+			}
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Sigstore's own reader opens it.
+		key, err := cryptoutils.UnmarshalPEMToPrivateKey(text, func(bool) ([]byte, error) { return secret, nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		other, err := signing.New(key.(crypto.Signer))
+		if err != nil || other.PublicKey().Digest() != made.PublicKey().Digest() {
+			t.Errorf("%s: another key, %v", algorithm, err)
+		}
+		block, _ := pem.Decode(text)
+		if strings.Contains(string(block.Bytes), string(secret)) {
+			t.Error("the passphrase is in the file")
+		}
+		at := bytes.Index(block.Bytes, []byte(`"ciphertext":"`)) + 40
+		block.Bytes[at] ^= 2
+		if err := os.WriteFile(path, pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := signing.Open(t.Context(), path, ask(secret)); !errors.Is(err, signing.ErrPassphrase) {
+			t.Errorf("%s: changed: %v", algorithm, err)
+		}
+	}
+	if _, err := signing.GenerateEncrypted(filepath.Join(dir, "none.key"), filepath.Join(dir, "none.pub"), evidence.Ed25519, nil); !errors.Is(err, signing.ErrPassphrase) {
+		t.Errorf("encrypted under nothing: %v", err)
+	}
+}
+
+// A key that sigstore's tools made is one of ours.
+func TestKeysOfSigstoreAreRead(t *testing.T) {
+	secret := make([]byte, 16)
+	rand.Read(secret)
+	text, _, err := cryptoutils.GeneratePEMEncodedECDSAKeyPair(elliptic.P256(), func(bool) ([]byte, error) { return secret, nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "cosign.key")
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, err := signing.Open(t.Context(), path, func(string) ([]byte, error) { return secret, nil })
+	if err != nil || s.PublicKey().Algorithm() != evidence.ECDSAP256 {
+		t.Errorf("%v", err)
+	}
+}
+
+func second[T any](_ T, err error) error { return err }

@@ -2,9 +2,10 @@
 
 // Package admission decides whether a container may start. It owns the worker's
 // view of what is admitted: the candidates of a qualification run, or the pins that
-// a gate signed together with the evidence behind them. It observes digests that
-// its callers measured and the wall clock. It never measures a digest itself, never
-// talks to the engine, and has no mode that admits everything.
+// a gate signed together with the evidence behind them. It observes the files of
+// trust, digests and a cohort that its callers' functions measure, and the clock. It
+// never measures anything itself, never talks to the engine, ends nothing that runs,
+// and has no mode that admits everything.
 //
 // Session asks twice per container: Precheck before any effect, Admit between create
 // and start, when the launch profile has been observed. Read reference/session next.

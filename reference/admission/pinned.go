@@ -13,7 +13,7 @@ import (
 )
 
 // PinnedConfig is where a production worker's trust lies and what it measured of itself.
-// Everything but Now is required.
+// Everything but Host and Now is required.
 type PinnedConfig struct {
 	Root     string   // PEM public keys of the root
 	Trust    string   // signed trust policy
@@ -24,6 +24,7 @@ type PinnedConfig struct {
 	CohortID           string // measured now
 	WorkerDigest       string // of this executable
 	WorkerConfigDigest string // of its security-relevant configuration
+	Host               string // id of this host, "" for none
 
 	Now func() time.Time // time.Now by default
 }
@@ -48,7 +49,7 @@ func NewPinned(c PinnedConfig) (*Pinned, error) {
 	}
 	a, err := evidence.Admit(evidence.AdmitConfig{
 		Root: c.Root, Trust: c.Trust, Pins: c.Pins, Bundles: c.Bundles, StateDir: c.StateDir,
-		Cohort: c.CohortID, WorkerDigest: c.WorkerDigest, WorkerConfigDigest: c.WorkerConfigDigest, Now: c.Now(),
+		Cohort: c.CohortID, WorkerDigest: c.WorkerDigest, WorkerConfigDigest: c.WorkerConfigDigest, Host: c.Host, Now: c.Now(),
 	})
 	var denied *evidence.Denied
 	switch {
@@ -59,18 +60,12 @@ func NewPinned(c PinnedConfig) (*Pinned, error) {
 	}
 	// What was verified is the parsed form; the name of the pins on the wire is the digest
 	// of that form, so that it cannot depend on a file that changes under us.
-	digest, err := digestOf(a.Pins())
+	digest, err := digestOf(a.Release())
 	if err != nil {
 		return nil, fmt.Errorf("digest pins: %w", err)
 	}
 	p := &Pinned{admission: a, cohort: c.CohortID, digest: digest, now: c.Now}
-	seen := map[string]bool{}
-	for _, img := range a.Pins().Images {
-		if !seen[img.Evidence] {
-			seen[img.Evidence] = true
-			p.evidence = append(p.evidence, img.Evidence)
-		}
-	}
+	p.evidence = a.Pins().Evidence
 	return p, nil
 }
 

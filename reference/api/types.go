@@ -163,11 +163,11 @@ type RenewResponse struct {
 
 // Kinds of [ChangeEvent].
 const (
-	ChangeCreated  = "created"
+	ChangeCreated  = "created"  // what was known below that name is gone: what is there has a change of its own
 	ChangeModified = "modified" // content, once it is closed or synced, or attributes
 	ChangeRemoved  = "removed"
 	ChangeMoved    = "moved"    // within the workspace: Path is the new name, From the old one
-	ChangeOverflow = "overflow" // events were lost: list again; no path
+	ChangeOverflow = "overflow" // events were lost: list again, and what is moved later; no path
 )
 
 // ChangeEvent is one change of a workspace, as seen on the host. Exactly one of Path and PathBytes

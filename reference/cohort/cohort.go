@@ -39,10 +39,12 @@ type EngineFacts struct {
 	RuntimeArgs     []string // in its order
 }
 
-// Config says what to measure. Everything is required.
+// Config says what to measure. Everything but Digest is required.
 type Config struct {
 	Engine EngineFacts
 	Quota  evidence.CohortQuota
+	// Digest reads a program; by default the whole of it each time.
+	Digest func(path string) (string, error)
 }
 
 // Measure returns the descriptor of the cohort as it is now. [evidence.CohortID] gives its id.
@@ -51,7 +53,10 @@ func Measure(ctx context.Context, cfg Config) (evidence.CohortDescriptor, error)
 	if cfg.Engine.Pid <= 0 || cfg.Engine.RuntimePath == "" || cfg.Quota.Backend == "" || cfg.Quota.Filesystem == "" {
 		return d, errors.New("measure cohort: the engine's process, the runtime's path and the quota backend are required")
 	}
-	programs, err := enginePrograms(cfg.Engine.Pid)
+	if cfg.Digest == nil {
+		cfg.Digest = digestPath
+	}
+	programs, err := enginePrograms(cfg.Engine.Pid, cfg.Digest)
 	if err != nil {
 		return d, fmt.Errorf("measure cohort: %w", err)
 	}
@@ -59,11 +64,11 @@ func Measure(ctx context.Context, cfg Config) (evidence.CohortDescriptor, error)
 	if err != nil {
 		return d, fmt.Errorf("measure cohort: %w", err)
 	}
-	binary, err := digestPath(cfg.Engine.RuntimePath)
+	binary, err := cfg.Digest(cfg.Engine.RuntimePath)
 	if err != nil {
 		return d, fmt.Errorf("measure cohort: sandbox binary: %w", err)
 	}
-	args, err := pathlessArgs(cfg.Engine.RuntimeArgs)
+	args, err := pathlessArgs(cfg.Engine.RuntimeArgs, cfg.Digest)
 	if err != nil {
 		return d, fmt.Errorf("measure cohort: runtime arguments: %w", err)
 	}

@@ -21,7 +21,7 @@ func TestPathlessArgsNameContentNotPlace(t *testing.T) {
 	}
 	one, two, other := write("one", "same"), write("two", "same"), write("three", "other")
 	args := func(path string) []string {
-		got, err := pathlessArgs([]string{"--platform=systrap", "--profile=" + path, path, "--root=" + dir, "--log=" + dir + "/none"})
+		got, err := pathlessArgs([]string{"--platform=systrap", "--profile=" + path, path, "--root=" + dir, "--log=" + dir + "/none"}, digestPath)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -31,24 +31,24 @@ type programs struct{ engine, containerd, shim string } // sha256:<hex>
 
 // enginePrograms digests what runs now, through /proc/<pid>/exe: a file that has
 // been replaced since its process started would otherwise be measured instead.
-func enginePrograms(engine int) (programs, error) {
+func enginePrograms(engine int, digest func(path string) (string, error)) (programs, error) {
 	var p programs
 	var err error
-	if p.engine, err = digestPath(procExe(engine)); err != nil {
+	if p.engine, err = digest(procExe(engine)); err != nil {
 		return p, fmt.Errorf("engine program: %w", err)
 	}
 	containerd, err := containerdPid(engine)
 	if err != nil {
 		return p, err
 	}
-	if p.containerd, err = digestPath(procExe(containerd)); err != nil {
+	if p.containerd, err = digest(procExe(containerd)); err != nil {
 		return p, fmt.Errorf("containerd program: %w", err)
 	}
 	shim, err := shimPath(containerd)
 	if err != nil {
 		return p, err
 	}
-	if p.shim, err = digestPath(shim); err != nil {
+	if p.shim, err = digest(shim); err != nil {
 		return p, fmt.Errorf("shim program: %w", err)
 	}
 	return p, nil
@@ -148,7 +148,7 @@ func digestPath(path string) (string, error) {
 
 // pathlessArgs replaces each absolute path in a runtime's arguments by what it
 // names: a file by its digest, a folder by the word "folder", nothing by "absent".
-func pathlessArgs(args []string) ([]string, error) {
+func pathlessArgs(args []string, digest func(path string) (string, error)) ([]string, error) {
 	out := []string{}
 	for _, a := range args {
 		flag, value, hasValue := strings.Cut(a, "=")
@@ -162,7 +162,7 @@ func pathlessArgs(args []string) ([]string, error) {
 		}
 		what := "absent"
 		if st, err := os.Stat(path); err == nil && st.Mode().IsRegular() {
-			if what, err = digestPath(path); err != nil {
+			if what, err = digest(path); err != nil {
 				return nil, err
 			}
 		} else if err == nil {

@@ -34,6 +34,7 @@ type Conn struct {
 	verify    func(want, got []byte) bool // hmac.Equal; a test shows what its absence does
 
 	sendMu sync.Mutex
+	out    []byte // used again for each frame
 }
 
 // Accept takes a connection whose peer credentials were found good and sends the hello with
@@ -91,11 +92,11 @@ func (k *Conn) Receive() (Frame, error) {
 
 // Send writes one reply. After an error the connection must be closed.
 func (k *Conn) Send(f Frame) error {
-	b := Append(make([]byte, 0, HeaderSize+len(f.Payload)), f)
 	k.sendMu.Lock()
 	defer k.sendMu.Unlock()
+	k.out = Append(k.out[:0], f)
 	k.conn.SetWriteDeadline(time.Now().Add(FrameWithin))
-	_, err := k.conn.Write(b)
+	_, err := k.conn.Write(k.out)
 	return slow(err)
 }
 

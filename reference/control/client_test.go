@@ -299,3 +299,30 @@ func TestStreamGivesOutputAsItArrives(t *testing.T) {
 	}
 	<-ended
 }
+
+// Frames of output share one buffer, and what outlives its frame does not: a reply that is kept is not
+// changed by the output that follows it.
+func TestRepliesShareTheBufferOfOutput(t *testing.T) {
+	var b []byte
+	for _, f := range []Frame{
+		{Type: Output, Request: 1, Payload: []byte("\x01first")}, {Type: StatFSReply, Request: 2, Payload: Statfs{1, 2, 3}.Encode()},
+		{Type: Output, Request: 1, Payload: []byte("\x02second")},
+	} {
+		b = Append(b, f)
+	}
+	r := NewReplies(bytes.NewReader(b))
+	var got []Frame
+	for range 3 {
+		f, err := r.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, f)
+	}
+	if s, err := parseStatfs(got[1].Payload); err != nil || s != (Statfs{1, 2, 3}) {
+		t.Errorf("%+v, %v", s, err)
+	}
+	if string(got[2].Payload) != "\x02second" || &got[0].Payload[0] != &got[2].Payload[0] {
+		t.Errorf("%q after %q: not the same buffer", got[2].Payload, got[0].Payload)
+	}
+}

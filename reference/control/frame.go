@@ -144,11 +144,39 @@ func mac(challenge *[ChallengeSize]byte, seq uint64, head, payload []byte) (sum 
 // frames; io.ErrUnexpectedEOF that it ended inside one.
 func ReadReply(r io.Reader) (Frame, error) { return read(r, false) }
 
+// Replies reads the supervisor's frames from r, one after the other.
+type Replies struct {
+	r   io.Reader
+	buf []byte
+}
+
+// NewReplies reads from r.
+func NewReplies(r io.Reader) *Replies { return &Replies{r: r} }
+
+// Next is [ReadReply] without a new buffer for each frame of output: the payload of such a frame is good
+// until the next call. Any other is the caller's.
+func (s *Replies) Next() (Frame, error) {
+	return readInto(s.r, false, func(t Type, n uint32) []byte {
+		if t != Output {
+			return own(t, n)
+		}
+		if s.buf == nil {
+			s.buf = make([]byte, 1+OutputMax)
+		}
+		return s.buf[:n:n]
+	})
+}
+
+func own(_ Type, n uint32) []byte { return make([]byte, n) }
+
 // ReadPlainRequest reads one request without a MAC. It is for the supervisor's own channel to
 // its invoke children, which no tenant can reach, and never for the control socket.
 func ReadPlainRequest(r io.Reader) (Frame, error) { return read(r, true) }
 
-func read(r io.Reader, requests bool) (Frame, error) {
+func read(r io.Reader, requests bool) (Frame, error) { return readInto(r, requests, own) }
+
+// readInto asks room for the payload, once the header is found good.
+func readInto(r io.Reader, requests bool, room func(Type, uint32) []byte) (Frame, error) {
 	var head [HeaderSize]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
 		return Frame{}, err
@@ -157,7 +185,7 @@ func read(r io.Reader, requests bool) (Frame, error) {
 	if err != nil {
 		return Frame{}, err
 	}
-	f := Frame{Type: h.typ, Request: h.request, Payload: make([]byte, h.length)}
+	f := Frame{Type: h.typ, Request: h.request, Payload: room(h.typ, h.length)}
 	if _, err := io.ReadFull(r, f.Payload); err != nil {
 		return Frame{}, noEOF(err)
 	}

@@ -4,71 +4,161 @@ package control
 
 import (
 	"bytes"
-	"encoding/hex"
+	"errors"
 	"io"
 	"net"
 	"testing"
 	"time"
 )
 
-func seeds(f *testing.F, requests bool) {
-	for _, g := range golden {
-		b, err := hex.DecodeString(g.hex)
-		if err != nil {
-			f.Fatal(err)
-		}
-		if (g.f.Type < 0x80) == requests {
-			f.Add(b)
-			f.Add(b[:len(b)-1])
-			f.Add(append(b[:len(b):len(b)], b...))
+// largest bounds what one frame may make either end allocate before it is whole, with what goes with it.
+const largest = 4 + MaxSecret + spawnMax + MACSize + 64<<10
+
+// seeds are the vectors of one end, whole, cut and twice, and what follows a MAC that is any.
+func seeds(f *testing.F, end string) {
+	for _, v := range vectors(f) {
+		if v.end == end {
+			f.Add(v.bytes)
+			f.Add(v.bytes[:len(v.bytes)-1])
+			f.Add(append(v.bytes[:len(v.bytes):len(v.bytes)], v.bytes...))
 		}
 	}
 	f.Add([]byte{1, 2, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 1})
 }
 
-// FuzzRequests feeds the supervisor's end: whatever it accepts, re-encodes to the same bytes.
+// FuzzRequests feeds the supervisor's end: whatever it accepts, re-encodes to the same bytes, and what it
+// allocates is bounded by what came.
 func FuzzRequests(f *testing.F) {
-	seeds(f, true)
+	seeds(f, "supervisor")
 	f.Fuzz(func(t *testing.T, b []byte) {
-		k := &Conn{conn: script{bytes.NewReader(b)}, accepted: time.Now(), verify: func(_, _ []byte) bool { return true }}
-		k.seq = 1 // the larger bounds
-		var out []byte
-		for {
-			start := len(out)
-			got, err := k.Receive()
-			if err != nil {
-				break
-			}
-			out = Append(out, got)
-			if got.Type == Exec || got.Type == ExecSecret {
-				if s, err := ParseSpawn(got.Type, got.Payload); err == nil && !bytes.Equal(s.Encode(), got.Payload) {
-					t.Fatalf("spawn %+v changes", s)
+		for _, seq := range []uint64{0, 1} { // before and after a request was proven
+			var out []byte
+			n := allocatedBy(func() {
+				k := &Conn{conn: script{bytes.NewReader(b)}, accepted: time.Now(), verify: func(_, _ []byte) bool { return true }, seq: seq}
+				for {
+					start := len(out)
+					first := !k.Proven()
+					got, err := k.Receive()
+					if err != nil {
+						return
+					}
+					if first && len(got.Payload) > FirstRequestMax {
+						t.Fatalf("a first request of %d bytes", len(got.Payload))
+					}
+					out = Append(out, got)
+					if got.Type == Exec || got.Type == ExecSecret {
+						spawnSame(t, got.Type, got.Payload)
+					}
+					out = append(out, b[len(out):len(out)+MACSize]...) // any MAC passed
+					if !bytes.Equal(out[start:], b[start:len(out)]) {
+						t.Fatal("a frame changes")
+					}
 				}
-			}
-			out = append(out, b[len(out):len(out)+MACSize]...) // any MAC passed
-			if !bytes.Equal(out[start:], b[start:len(out)]) {
-				t.Fatal("a frame changes")
+			})
+			if bound := uint64(largest + 64*len(b)); n > bound {
+				t.Fatalf("%d bytes were allocated for %d, bound %d", n, len(b), bound)
 			}
 		}
 	})
 }
 
-// FuzzReplies feeds the worker's end, frame by frame and as a stream to a client.
-func FuzzReplies(f *testing.F) {
-	seeds(f, false)
+// FuzzUnproven feeds the supervisor's end with what does not know the challenge: nothing is accepted.
+func FuzzUnproven(f *testing.F) {
+	seeds(f, "supervisor")
+	f.Fuzz(func(t *testing.T, b []byte) {
+		k, err := Accept(script{bytes.NewReader(b)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := k.Receive(); err == nil || k.Proven() {
+			t.Fatalf("accepted %+v", got)
+		}
+	})
+}
+
+// FuzzKeeper feeds the channel from PID 1 to a keeper, which has no MAC.
+func FuzzKeeper(f *testing.F) {
+	for _, v := range vectors(f) {
+		if v.end == "supervisor" {
+			f.Add(v.bytes[:max(0, len(v.bytes)-MACSize)])
+		}
+	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r := bytes.NewReader(b)
 		var out []byte
 		for {
-			got, err := ReadReply(r)
+			got, err := ReadPlainRequest(r)
 			if err != nil {
 				break
 			}
 			out = Append(out, got)
-			reencode(t, got)
+			if got.Type == Exec || got.Type == ExecSecret {
+				spawnSame(t, got.Type, got.Payload)
+			}
 		}
 		if !bytes.HasPrefix(b, out) {
 			t.Fatal("a frame changes")
+		}
+	})
+}
+
+// FuzzSpawn feeds the parser of both kinds of spawn.
+func FuzzSpawn(f *testing.F) {
+	for _, v := range vectors(f) {
+		if t := Type(v.bytes[1]); v.end == "supervisor" && (t == Exec || t == ExecSecret) && len(v.bytes) > HeaderSize+MACSize {
+			f.Add(t == ExecSecret, v.bytes[HeaderSize:len(v.bytes)-MACSize])
+		}
+	}
+	f.Fuzz(func(t *testing.T, secret bool, b []byte) {
+		kind := Exec
+		if secret {
+			kind = ExecSecret
+		}
+		n := allocatedBy(func() { spawnSame(t, kind, b) })
+		if bound := uint64(64<<10 + 64*len(b)); n > bound {
+			t.Fatalf("%d bytes were allocated for %d, bound %d", n, len(b), bound)
+		}
+	})
+}
+
+// spawnSame fails when a spawn is accepted that breaks its bounds or re-encodes to other bytes.
+func spawnSame(t *testing.T, kind Type, b []byte) {
+	s, err := ParseSpawn(kind, b)
+	if err != nil {
+		if !errors.Is(err, ErrFrame) {
+			t.Fatalf("refused with %v", err)
+		}
+		return
+	}
+	if s.Check() != nil || s.Type() != kind || !bytes.Equal(s.Encode(), b) {
+		t.Fatalf("spawn %+v changes", s)
+	}
+}
+
+// FuzzReplies feeds the worker's end, frame by frame and as a stream to a client, which trusts nothing: a
+// sandbox that is the tenant's says what it likes.
+func FuzzReplies(f *testing.F) {
+	seeds(f, "worker")
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var out []byte
+		n := allocatedBy(func() {
+			r := bytes.NewReader(b)
+			for {
+				got, err := ReadReply(r)
+				if err != nil {
+					return
+				}
+				out = Append(out, got)
+				if err := reencoded(got); errors.Is(err, errChanges) {
+					t.Fatalf("payload of %#x changes", byte(got.Type))
+				}
+			}
+		})
+		if !bytes.HasPrefix(b, out) {
+			t.Fatal("a frame changes")
+		}
+		if bound := uint64(largest + 128*len(b)); n > bound {
+			t.Fatalf("%d bytes were allocated for %d, bound %d", n, len(b), bound)
 		}
 		c := &Client{rw: script{bytes.NewReader(b)}, calls: map[uint64]*call{}, done: make(chan struct{})}
 		var came [2][]byte
@@ -86,7 +176,32 @@ func FuzzReplies(f *testing.F) {
 	})
 }
 
-func reencode(t *testing.T, f Frame) {
+// FuzzConnect feeds the worker's first steps: whatever the other end says, Connect returns, and with a
+// client only when hello and pong came first.
+func FuzzConnect(f *testing.F) {
+	seeds(f, "worker")
+	hello := Append(nil, Frame{Type: Hello, Payload: make([]byte, ChallengeSize)})
+	pong := Append(nil, Frame{Type: Pong, Request: 1})
+	f.Add(append(hello, pong...))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		c, err := Connect(t.Context(), script{bytes.NewReader(b)})
+		if (c == nil) != (err != nil) {
+			t.Fatalf("%v %v", c, err)
+		}
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		if len(b) < len(hello)+len(pong) || Type(b[1]) != Hello || !bytes.Equal(b[len(hello):len(hello)+len(pong)], pong) {
+			t.Fatalf("connected to %x", b)
+		}
+	})
+}
+
+var errChanges = errors.New("payload changes")
+
+// reencoded says what is wrong with a reply's payload: a refusal, or errChanges.
+func reencoded(f Frame) error {
 	var again []byte
 	var err error
 	switch f.Type {
@@ -108,11 +223,12 @@ func reencode(t *testing.T, f Frame) {
 		m, err = parseCounters(f.Payload)
 		again = EncodeCounters(m)
 	default:
-		return
+		return nil
 	}
 	if err == nil && !bytes.Equal(again, f.Payload) {
-		t.Fatalf("payload of %#x changes", byte(f.Type))
+		return errChanges
 	}
+	return err
 }
 
 // script is a connection that only reads.

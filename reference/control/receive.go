@@ -10,9 +10,9 @@ import (
 )
 
 func (c *Client) readLoop() {
-	r := bufio.NewReaderSize(c.rw, HeaderSize+1+OutputMax)
+	r := NewReplies(bufio.NewReaderSize(c.rw, HeaderSize+1+OutputMax))
 	for {
-		f, err := ReadReply(r)
+		f, err := r.Next()
 		if err == nil {
 			err = c.dispatch(f)
 		}

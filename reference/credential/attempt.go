@@ -3,7 +3,9 @@
 package credential
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -11,6 +13,7 @@ import (
 	"time"
 
 	"github.com/hallmark-sandbox/hallmark/reference/api"
+	"github.com/hallmark-sandbox/hallmark/strictjson"
 )
 
 // Store keeps the delivery attempts; *state.Store is one. A nil error means committed.
@@ -20,8 +23,8 @@ type Store interface {
 	Each(bucket string, f func(key string, value []byte) error) error
 }
 
-// bucketAttempts: workspace id "/" delivery attempt id -> Unix milliseconds of its use. An
-// identifier holds no slash.
+// bucketAttempts: workspace id "/" delivery attempt id -> Unix milliseconds of its use, and while its
+// provider has not been told of the end, " " and an [openAttempt]. An identifier holds no slash.
 const bucketAttempts = "delivery-attempts"
 
 // Bounds of what is remembered. Nothing younger than attemptsKept is ever forgotten: beyond
@@ -47,26 +50,42 @@ type attempt struct {
 	ms  int64
 }
 
-func loadAttempts(s Store) (*attempts, error) {
+// openAttempt is whom to tell of an attempt's end, and what.
+type openAttempt struct {
+	ProviderID string  `json:"providerId"`
+	Request    Request `json:"request"`
+}
+
+// loadAttempts returns those that were made before, and which of them are open: the process that
+// made them died before their providers were told.
+func loadAttempts(s Store) (_ *attempts, open []openAttempt, err error) {
 	a := &attempts{store: s, limit: maxAttempts, used: map[string]bool{}}
-	err := s.Each(bucketAttempts, func(k string, v []byte) error {
-		ms, err := strconv.ParseInt(string(v), 10, 64)
+	err = s.Each(bucketAttempts, func(k string, v []byte) error {
+		digits, rest, isOpen := bytes.Cut(v, []byte(" "))
+		ms, err := strconv.ParseInt(string(digits), 10, 64)
 		if err != nil {
-			return fmt.Errorf("delivery attempt without a time")
+			return errors.New("delivery attempt without a time")
+		}
+		if isOpen {
+			var o openAttempt
+			if err := strictjson.Unmarshal(rest, &o, strictjson.Default); err != nil {
+				return fmt.Errorf("open delivery attempt: %w", err)
+			}
+			open = append(open, o)
 		}
 		a.used[k] = true
 		a.order = append(a.order, attempt{k, ms})
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("load delivery attempts: %w", err)
+		return nil, nil, fmt.Errorf("load delivery attempts: %w", err)
 	}
 	slices.SortFunc(a.order, func(x, y attempt) int { return int(min(max(x.ms-y.ms, -1), 1)) })
-	return a, nil
+	return a, open, nil
 }
 
-// use consumes the attempts of refs: all, or on a refusal none. A failing store has consumed them
-// all the same, since nobody knows what it kept.
+// use consumes the attempts of refs, and leaves them open: all, or on a refusal none. A failing store has
+// consumed them all the same, since nobody knows what it kept.
 func (a *attempts) use(ctx context.Context, refs []Reference, now time.Time) error {
 	old, err := a.claim(refs, now.UnixMilli())
 	if err != nil {
@@ -78,11 +97,35 @@ func (a *attempts) use(ctx context.Context, refs []Reference, now time.Time) err
 		}
 	}
 	for _, r := range refs {
-		if err := a.store.Put(ctx, bucketAttempts, r.attemptKey(), strconv.AppendInt(nil, now.UnixMilli(), 10)); err != nil {
+		text, err := strictjson.Marshal(openAttempt{r.binding.ProviderID, r.request()})
+		if err == nil {
+			err = a.store.Put(ctx, bucketAttempts, r.request().attemptKey(), append(strconv.AppendInt(nil, now.UnixMilli(), 10), " "+string(text)...))
+		}
+		if err != nil {
 			return api.E(api.Unavailable, fmt.Errorf("store delivery attempt: %w", err))
 		}
 	}
 	return nil
+}
+
+// close marks that nobody has to be told of the end of q any more.
+func (a *attempts) close(ctx context.Context, q Request) error {
+	ms, known := a.usedAt(q.attemptKey())
+	if !known {
+		return nil // forgotten meanwhile
+	}
+	return a.store.Put(ctx, bucketAttempts, q.attemptKey(), strconv.AppendInt(nil, ms, 10))
+}
+
+func (a *attempts) usedAt(key string) (ms int64, known bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, o := range slices.Backward(a.order) { // the newest are asked for
+		if o.key == key {
+			return o.ms, true
+		}
+	}
+	return 0, false
 }
 
 func (a *attempts) claim(refs []Reference, now int64) (old []string, err error) {
@@ -94,7 +137,7 @@ func (a *attempts) claim(refs []Reference, now int64) (old []string, err error) 
 		a.order = a.order[1:]
 	}
 	for _, r := range refs {
-		if a.used[r.attemptKey()] {
+		if a.used[r.request().attemptKey()] {
 			return old, reject(AttemptUsed)
 		}
 	}
@@ -102,10 +145,10 @@ func (a *attempts) claim(refs []Reference, now int64) (old []string, err error) 
 		return old, reject(AttemptsFull)
 	}
 	for _, r := range refs {
-		a.used[r.attemptKey()] = true
-		a.order = append(a.order, attempt{r.attemptKey(), now})
+		a.used[r.request().attemptKey()] = true
+		a.order = append(a.order, attempt{r.request().attemptKey(), now})
 	}
 	return old, nil
 }
 
-func (r Reference) attemptKey() string { return r.subject.WorkspaceID + "/" + r.attempt }
+func (q Request) attemptKey() string { return q.WorkspaceID + "/" + q.AttemptID }

@@ -17,6 +17,7 @@
 //	Lease   attempts become durable, then each provider is asked, then its payload is judged
 //	Take    once: the frame; values of the lease are zeroed
 //	Dispose always, any number of times: values are zeroed and each provider hears of it once
+//	Settle  after a start: whom a process that died has not told
 //
 // # Payload
 //

@@ -9,7 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"sync"
+	"runtime"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -23,8 +23,12 @@ import (
 // of [Request]. For a lease it prints the payload and exits 0; it exits 3 when it has none. For
 // dispose only the exit status counts. Standard error goes nowhere.
 //
-// Its process group is killed when the program has ended, or its time is over. The file must belong
-// to root or this process's user, and nobody else may be able to write it.
+// The program is the first process of a pid namespace of its own. Nothing that it starts can leave
+// that, whatever it does with sessions, groups and double forks, and the program's end, by itself, when
+// its time is over or because this process died, is the end of all of it, pid_namespaces(7). That takes
+// CAP_SYS_ADMIN; without it the program is not run. It sees itself as pid 1, so an orphan of its is its
+// own to reap. The file must belong to root or this process's user, and nobody else may be able to
+// write it.
 type Exec struct {
 	argv    []string
 	timeout time.Duration
@@ -36,9 +40,13 @@ const ExecRequestVersion = "hallmark.credential-request.v1"
 // exitNoPayload is the exit status of a program that has no such payload.
 const exitNoPayload = 3
 
-// drainWithin bounds the wait for the end of the output once the program and its group are dead: only
-// a process that left the group can hold it open.
+// drainWithin bounds the wait for the end of the output once the program and all that it started are
+// dead: only somebody outside, to whom it was passed, can hold it open.
 const drainWithin = time.Second
+
+// killWithin bounds the wait for the end of what was killed: a process in the kernel's hands, on a
+// file system that does not answer for example, dies when that lets go of it.
+const killWithin = 5 * time.Second
 
 type execRequest struct {
 	Version string `json:"version"`
@@ -99,36 +107,33 @@ func (p *Exec) run(ctx context.Context, op string, r Request) ([]byte, error) {
 		return nil, fmt.Errorf("%w: %w", ErrFailed, err)
 	}
 	defer out.Close()
-	// Files, not readers and buffers: os/exec would copy through buffers of its own.
-	cmd := &exec.Cmd{Path: p.argv[0], Args: p.argv, Env: []string{}, Dir: "/", Stdin: in, Stdout: w,
-		SysProcAttr: &unix.SysProcAttr{Setpgid: true}}
-	err = cmd.Start()
+	t, err := p.start(in, w)
 	w.Close()
 	if err != nil {
 		return nil, fmt.Errorf("%w: start program: %w", ErrFailed, err)
 	}
-	g := &group{leader: cmd.Process.Pid}
-	ended := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		t.kill()
+		out.SetReadDeadline(time.Now().Add(killWithin))
+	})
 	go func() {
-		defer close(ended)
-		g.await()
-		g.kill()
+		<-t.ended
 		out.SetReadDeadline(time.Now().Add(drainWithin))
 	}()
-	stop := context.AfterFunc(ctx, g.kill)
 	payload, readErr := readPayload(out)
 	if readErr != nil { // too large, or held open: the program need not go on
-		g.kill()
+		t.kill()
 	}
-	<-ended
+	gone := t.gone(ctx, readErr != nil)
 	if !stop() {
-		clear(payload)
 		readErr = ErrTimedOut
 	}
-	g.release()
-	werr := cmd.Wait()
-	if readErr == nil {
-		readErr = exitError(werr)
+	switch {
+	case readErr != nil:
+	case !gone:
+		readErr = ErrTimedOut
+	default:
+		readErr = exitError(t.err)
 	}
 	if readErr != nil {
 		clear(payload)
@@ -164,29 +169,53 @@ func filled(b []byte) (*os.File, error) {
 	return r, nil
 }
 
-// group is a process group whose leader nobody has reaped: until then the number is the group's own.
-type group struct {
-	leader int
-	mu     sync.Mutex
-	over   bool // the leader is about to be reaped
+// tree is the program with everything that it has started.
+type tree struct {
+	cmd   *exec.Cmd
+	ended chan struct{} // closed when the kernel has ended all of it
+	err   error         // of the program; when ended is closed
 }
 
-// await returns when the leader is dead, and leaves it a zombie.
-func (g *group) await() {
-	for unix.Waitid(unix.P_PID, g.leader, nil, unix.WEXITED|unix.WNOWAIT, nil) == unix.EINTR {
+// start runs the program. The thread that forks waits for its end and does nothing else: the signal of
+// PR_SET_PDEATHSIG comes at the death of that thread, prctl(2), which so is the death of this process.
+func (p *Exec) start(in, out *os.File) (*tree, error) {
+	// Files, not readers and buffers: os/exec would copy through buffers of its own.
+	t := &tree{ended: make(chan struct{}), cmd: &exec.Cmd{
+		Path: p.argv[0], Args: p.argv, Env: []string{}, Dir: "/", Stdin: in, Stdout: out,
+		SysProcAttr: &unix.SysProcAttr{Setsid: true, Cloneflags: unix.CLONE_NEWPID, Pdeathsig: unix.SIGKILL},
+	}}
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		defer close(t.ended)
+		err := t.cmd.Start()
+		started <- err
+		if err == nil {
+			t.err = t.cmd.Wait() // the first process of a namespace is not seen dead before the others are
+		}
+	}()
+	return t, <-started
+}
+
+func (t *tree) kill() { _ = t.cmd.Process.Kill() } // os.ErrProcessDone: it has ended
+
+// gone waits for the end: as long as ctx lets the program run, and then, or when it is killed already,
+// within [killWithin].
+func (t *tree) gone(ctx context.Context, killed bool) bool {
+	if !killed {
+		select {
+		case <-t.ended:
+			return true
+		case <-ctx.Done():
+		}
 	}
-}
-
-func (g *group) kill() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if !g.over {
-		_ = unix.Kill(-g.leader, unix.SIGKILL) // ESRCH: nobody is left
+	late := time.NewTimer(killWithin)
+	defer late.Stop()
+	select {
+	case <-t.ended:
+		return true
+	case <-late.C:
+		return false
 	}
-}
-
-func (g *group) release() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.over = true
 }

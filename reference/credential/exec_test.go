@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -28,7 +29,60 @@ func TestMain(m *testing.M) {
 	if len(os.Args) == 4 && os.Args[1] == "provide" {
 		os.Exit(provide(os.Args[2], os.Args[3]))
 	}
+	if len(os.Args) == 4 && os.Args[1] == "flee" {
+		os.Exit(flee(os.Args[2], os.Args[3]))
+	}
+	if len(os.Args) == 3 && os.Args[1] == "die-with-provider" {
+		dieWithProvider(os.Args[2])
+	}
 	os.Exit(m.Run())
+}
+
+// flee ends at once and leaves a process in another session and group, whose parent is gone, that
+// ignores every signal it can; once more below that when deep is 2. Its pid as this host's /proc has it
+// goes to log, before the parent ends.
+func flee(deep, log string) int {
+	if deep != "0" {
+		next := map[string]string{"1": "0", "2": "1"}[deep]
+		c := exec.Command("/proc/self/exe", "flee", next, log)
+		c.SysProcAttr = &unix.SysProcAttr{Setsid: true}
+		c.Stdout = os.Stdout // it holds the output open, too
+		ready, w, err := os.Pipe()
+		if err != nil {
+			return 4
+		}
+		c.ExtraFiles = []*os.File{w}
+		if c.Start() != nil {
+			return 4
+		}
+		w.Close()
+		io.ReadAll(ready) // until it has written its line, or is dead
+		return 0
+	}
+	signal.Ignore()
+	self, err := os.Readlink("/proc/self")
+	f, ferr := os.OpenFile(log, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil || ferr != nil {
+		return 3
+	}
+	fmt.Fprintf(f, "fled x %s\n", self)
+	f.Close()
+	os.NewFile(3, "ready").Close()
+	time.Sleep(time.Hour)
+	return 0
+}
+
+// dieWithProvider is killed while its provider runs.
+func dieWithProvider(log string) {
+	self, err := os.Executable()
+	if err == nil {
+		var p *credential.Exec
+		if p, err = credential.NewExec([]string{self, "provide", "escape-and-hang", log}, time.Hour); err == nil {
+			_, err = p.Lease(context.Background(), fixtureRequest())
+		}
+	}
+	fmt.Fprintln(os.Stderr, err)
+	os.Exit(9)
 }
 
 // provide is one run of the program. It writes what it was asked, and its pid, to log.
@@ -53,7 +107,15 @@ func provide(mode, log string) int {
 		fmt.Fprintf(f, "%s %s %d\n", what, q.AttemptID, pid)
 		f.Close()
 	}
-	note(q.Op, os.Getpid())
+	self, err := os.Readlink("/proc/self") // as the host counts; in its own namespace this process is 1
+	if err != nil || os.Getpid() != 1 {
+		return 7
+	}
+	pid, err := strconv.Atoi(self)
+	if err != nil {
+		return 7
+	}
+	note(q.Op, pid)
 	if q.Op == "dispose" {
 		return 0
 	}
@@ -75,16 +137,59 @@ func provide(mode, log string) int {
 				return 1
 			}
 		}
+	case "escape": // grandchildren in sessions of their own, deaf to signals, which nobody waits for
+		for _, deep := range []string{"1", "2"} {
+			c := exec.Command("/proc/self/exe", "flee", deep, log)
+			c.SysProcAttr = &unix.SysProcAttr{Setsid: true}
+			c.Stdout = os.Stdout
+			if err := c.Run(); err != nil {
+				return 5
+			}
+		}
+	case "escape-and-hang":
+		c := exec.Command("/proc/self/exe", "flee", "2", log)
+		c.SysProcAttr = &unix.SysProcAttr{Setsid: true}
+		if err := c.Run(); err != nil {
+			return 5
+		}
+		time.Sleep(time.Hour)
 	case "child": // the leader ends, a child in its group holds the output open
 		c := exec.Command("/bin/sleep", "3600")
 		c.Stdout = os.Stdout
 		if err := c.Start(); err != nil {
 			return 6
 		}
-		note("child", c.Process.Pid)
+		link, err := hostPid(c.Process.Pid)
+		if err != nil {
+			return 6
+		}
+		note("child", link)
 	}
 	os.Stdout.Write(payload)
 	return 0
+}
+
+// hostPid is the number that this host's /proc has for a process of this one's namespace.
+func hostPid(inside int) (int, error) {
+	files, err := filepath.Glob("/proc/[0-9]*/status")
+	if err != nil {
+		return 0, err
+	}
+	for _, f := range files {
+		b, _ := os.ReadFile(f)
+		_, rest, _ := strings.Cut(string(b), "\nNSpid:")
+		line, _, _ := strings.Cut(rest, "\n")
+		if ids := strings.Fields(line); len(ids) > 1 && ids[len(ids)-1] == strconv.Itoa(inside) && sameNamespace(ids[0]) {
+			return strconv.Atoi(ids[0])
+		}
+	}
+	return 0, fmt.Errorf("no process is %d here", inside)
+}
+
+func sameNamespace(pid string) bool {
+	own, err := os.Readlink("/proc/self/ns/pid")
+	other, oerr := os.Readlink("/proc/" + pid + "/ns/pid")
+	return err == nil && oerr == nil && own == other
 }
 
 // program is a provider of the given mode, and the lines of its log.
@@ -128,6 +233,15 @@ func gone(t *testing.T, line string) {
 	}
 }
 
+// goneNow is gone for what the kernel has proven: there is nothing to wait for.
+func goneNow(t *testing.T, line string) {
+	t.Helper()
+	fields := strings.Fields(line)
+	if _, err := os.Stat("/proc/" + fields[len(fields)-1]); err == nil {
+		t.Errorf("%q is there after the call", line)
+	}
+}
+
 func TestExecProviderLeavesNoProcess(t *testing.T) {
 	t.Run("hang", func(t *testing.T) {
 		p, log := program(t, "hang", 2*time.Second)
@@ -152,6 +266,53 @@ func TestExecProviderLeavesNoProcess(t *testing.T) {
 			t.Errorf("%d bytes, %v", len(b), err)
 		}
 		gone(t, log()[1])
+	})
+	t.Run("escape", func(t *testing.T) {
+		p, log := program(t, "escape", 60*time.Second)
+		b, err := p.Lease(t.Context(), fixtureRequest())
+		if err != nil || credential.CheckPayload(b, fixtureRequest(), time.Now()) != nil {
+			t.Errorf("%d bytes, %v", len(b), err)
+		}
+		lines := log()
+		if len(lines) != 3 {
+			t.Fatalf("%d lines, 3 are needed: %q", len(lines), lines)
+		}
+		for _, line := range lines {
+			goneNow(t, line)
+		}
+	})
+	t.Run("escape and hang", func(t *testing.T) {
+		p, log := program(t, "escape-and-hang", 3*time.Second)
+		if b, err := p.Lease(t.Context(), fixtureRequest()); !errors.Is(err, credential.ErrTimedOut) || b != nil {
+			t.Errorf("%d bytes, %v", len(b), err)
+		}
+		lines := log()
+		if len(lines) != 2 {
+			t.Fatalf("%d lines, 2 are needed: %q", len(lines), lines)
+		}
+		for _, line := range lines {
+			goneNow(t, line)
+		}
+	})
+	t.Run("this process is killed", func(t *testing.T) {
+		self, err := os.Executable()
+		must(t, err)
+		file := filepath.Join(t.TempDir(), "log")
+		c := exec.Command(self, "die-with-provider", file)
+		c.Stderr = os.Stderr
+		must(t, c.Start())
+		var lines []string
+		for deadline := time.Now().Add(60 * time.Second); len(lines) < 2; time.Sleep(10 * time.Millisecond) {
+			b, _ := os.ReadFile(file)
+			if lines = strings.Split(strings.TrimSpace(string(b)), "\n"); time.Now().After(deadline) {
+				t.Fatalf("the provider does not come up: %q", lines)
+			}
+		}
+		must(t, c.Process.Kill())
+		_ = c.Wait() // killed
+		for _, line := range lines {
+			gone(t, line)
+		}
 	})
 	t.Run("caller leaves", func(t *testing.T) {
 		p, log := program(t, "hang", 30*time.Second)

@@ -22,6 +22,7 @@ type Lease struct {
 
 	mu       sync.Mutex
 	parts    []part
+	unasked  []Request // in the order of asking
 	expires  time.Time // the earliest
 	fields   []Field
 	over     bool // taken or disposed
@@ -39,7 +40,7 @@ func (l *Lease) add(ctx context.Context, ref Reference) Reason {
 	r := l.resolver
 	p := part{r.providers[ref.binding.ProviderID], ref.request()}
 	l.mu.Lock()
-	l.parts = append(l.parts, p)
+	l.parts, l.unasked = append(l.parts, p), l.unasked[1:]
 	l.mu.Unlock()
 	r.leased.Add(1)
 	raw, failure := r.ask(ctx, p.provider, p.request)
@@ -104,10 +105,13 @@ func (l *Lease) Dispose() {
 	}
 	l.disposed, l.over = true, true
 	l.wipeLocked()
-	parts := l.parts
+	parts, unasked := l.parts, l.unasked
 	l.mu.Unlock()
 	for _, p := range parts {
 		l.resolver.release(p)
+	}
+	for _, q := range unasked {
+		l.resolver.close(q)
 	}
 }
 
@@ -118,7 +122,8 @@ func (l *Lease) wipeLocked() {
 	l.fields = nil
 }
 
-// release tells one provider. A failure is logged and not repeated: exactly once is the promise.
+// release tells one provider, and then makes durable that it has been told. A failure is logged and
+// not repeated: once is the promise. When this process dies in between, the next one tells it again.
 func (r *Resolver) release(p part) {
 	r.disposed.Add(1)
 	ctx, cancel := context.WithTimeout(context.Background(), disposeWithin)
@@ -137,6 +142,40 @@ func (r *Resolver) release(p part) {
 	if failure != "" {
 		r.log.Warn("credential lease not given back", "binding", p.request.BindingID, "attempt", p.request.AttemptID, "failure", failure)
 	}
+	r.close(p.request)
+}
+
+// close makes durable that nobody has to be told of the end of q.
+func (r *Resolver) close(q Request) {
+	ctx, cancel := context.WithTimeout(context.Background(), disposeWithin)
+	defer cancel()
+	if err := r.attempts.close(ctx, q); err != nil {
+		r.log.Warn("the end of a delivery attempt is not stored; its provider may be told again after the next start", "binding", q.BindingID, "attempt", q.AttemptID, "err", err)
+	}
+}
+
+// Settle tells the providers of the attempts that an earlier process, which died, has left open. Call
+// it once, when nothing of that process runs any more. It waits for the providers, each within a bound
+// of its own, and ends early with ctx: what is left then is told after the next start.
+func (r *Resolver) Settle(ctx context.Context) {
+	if r == nil {
+		return
+	}
+	for _, o := range r.left {
+		if ctx.Err() != nil {
+			return
+		}
+		p := part{r.providers[o.ProviderID], o.Request}
+		if p.provider == nil {
+			r.log.Warn("an open delivery attempt is of a provider that is not configured any more", "provider", o.ProviderID, "binding", o.Request.BindingID, "attempt", o.Request.AttemptID)
+			r.disposed.Add(1)
+			r.close(p.request)
+			continue
+		}
+		r.log.Info("credential lease of an earlier process given back", "binding", o.Request.BindingID, "attempt", o.Request.AttemptID)
+		r.release(p)
+	}
+	r.left = nil
 }
 
 // Format implements [fmt.Formatter], for every verb.

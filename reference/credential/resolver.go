@@ -28,13 +28,15 @@ type Resolver struct {
 	bindings  map[string]Binding
 	providers map[string]Provider
 	attempts  *attempts
+	left      []openAttempt // by an earlier process; for Settle
 	now       func() (time.Time, error)
 	log       *slog.Logger
 
 	leased, disposed atomic.Int64
 }
 
-// New checks o and loads the delivery attempts that were made before.
+// New checks o and loads the delivery attempts that were made before. Call [Resolver.Settle] for those of
+// them that are still open.
 func New(o Options) (*Resolver, error) {
 	if len(o.Bindings) == 0 || len(o.Providers) == 0 || o.Store == nil || o.Now == nil || o.Log == nil {
 		return nil, errors.New("credential: a part is missing")
@@ -47,7 +49,8 @@ func New(o Options) (*Resolver, error) {
 		r.bindings[b.BindingID] = b
 	}
 	var err error
-	r.attempts, err = loadAttempts(o.Store)
+	r.attempts, r.left, err = loadAttempts(o.Store)
+	r.leased.Add(int64(len(r.left)))
 	return r, err
 }
 
@@ -71,6 +74,9 @@ func (r *Resolver) Lease(ctx context.Context, refs []Reference) (_ *Lease, err e
 		return nil, err
 	}
 	l := &Lease{resolver: r}
+	for _, ref := range refs {
+		l.unasked = append(l.unasked, ref.request())
+	}
 	defer func() {
 		if err != nil { // also when a panic is on its way, since err is set first
 			l.Dispose()

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -378,9 +379,15 @@ func TestSecondOfTwoFails(t *testing.T) {
 	r := w.boot(t)
 	_, err := lease(r, t.Context(), ref("d1", "A"), ref("d2", "B"), ref("d3", "C"))
 	wantReason(t, "second fails", err, ProviderFailed)
-	if got, want := strings.Join(w.calls, ","), "put ws/d1,put ws/d2,put ws/d3,lease d1,lease d2,dispose d1,dispose d2"; got != want {
+	if got, want := strings.Join(w.calls, ","), "put ws/d1,put ws/d2,put ws/d3,lease d1,lease d2,dispose d1,put ws/d1,dispose d2,put ws/d2,put ws/d3"; got != want {
 		t.Errorf("calls are %s, want %s", got, want)
 	}
+	// One field twice is not two fields.
+	w.lease = func(_ context.Context, r Request) ([]byte, error) {
+		return w.payload(r, func(p *payloadFile) { p.Fields[1].FieldID = p.Fields[0].FieldID }), nil
+	}
+	_, err = lease(r, t.Context(), ref("f1", "A", "B"))
+	wantReason(t, "a field twice in the payload", err, PayloadFields)
 	// Together they are larger than one frame.
 	w.lease = func(_ context.Context, r Request) ([]byte, error) {
 		return w.payload(r, func(p *payloadFile) { p.Fields[0].Value = make([]byte, MaxValueBytes/2+1) }), nil
@@ -493,6 +500,68 @@ func TestAttemptsOutliveTheProcess(t *testing.T) {
 	if _, kept := w.rows["ws/d"]; !kept || len(w.rows) != 1 {
 		t.Errorf("rows are %v", w.rows)
 	}
+}
+
+// A process that dies with a lease open leaves it on record, and the next one tells the provider, once,
+// exactly what it was asked.
+func TestLeaseOfADeadProcessIsGivenBack(t *testing.T) {
+	w := newWorld()
+	var asked, told []string
+	w.lease = func(_ context.Context, r Request) ([]byte, error) {
+		asked = append(asked, fmt.Sprint(r))
+		return w.payload(r, nil), nil
+	}
+	w.end = func(r Request) error { told = append(told, fmt.Sprint(r)); return errors.New(secret) }
+	done, err := lease(w.boot(t), t.Context(), ref("d0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	done.Dispose() // this one ends as it should
+	if _, err := lease(w.boot(t), t.Context(), ref("d1", "A"), ref("d2", "B")); err != nil {
+		t.Fatal(err)
+	}
+	asked, told = asked[1:], nil
+
+	r := w.boot(t)
+	if r.Outstanding() != 2 {
+		t.Errorf("%d outstanding after the start", r.Outstanding())
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	r.Settle(ended)
+	if len(told) != 0 {
+		t.Errorf("told %q after the end of the context", told)
+	}
+	r.Settle(t.Context())
+	r.Settle(t.Context())
+	slices.Sort(told)
+	if !slices.Equal(told, asked) || r.Outstanding() != 0 {
+		t.Errorf("asked %q, told %q, %d outstanding", asked, told, r.Outstanding())
+	}
+	told = nil
+	next := w.boot(t)
+	next.Settle(t.Context())
+	if len(told) != 0 {
+		t.Errorf("told again after another start: %q", told)
+	}
+	_, err = lease(next, t.Context(), ref("d1"))
+	wantReason(t, "the attempt after all that", err, AttemptUsed)
+	if strings.Contains(w.log.String(), secret) {
+		t.Errorf("the secret is in the log: %s", w.log.String())
+	}
+
+	// Of a provider that is gone nobody can be told, and it is not tried for ever.
+	if _, err := lease(w.boot(t), t.Context(), ref("e")); err != nil {
+		t.Fatal(err)
+	}
+	r = w.boot(t)
+	r.providers = map[string]Provider{}
+	r.Settle(t.Context())
+	if w.boot(t).Outstanding() != 0 || len(told) != 0 {
+		t.Errorf("%d outstanding, told %q", r.Outstanding(), told)
+	}
+	var none *Resolver
+	none.Settle(t.Context())
 }
 
 // The decoder must leave values where they are: what it copied would not be zeroed.

@@ -25,7 +25,7 @@ func (e *Engine) Create(ctx context.Context, s Spec) (Created, error) {
 	req := e.build(s)
 	resp, err := e.cli.ContainerCreate(ctx, req.config, req.host, req.network, nil, s.Name)
 	switch {
-	case err != nil && (refusal(err) || neverSent(err)):
+	case err != nil && (refusal(err, s.Name) || neverSent(err)):
 		return Created{}, fmt.Errorf("create container: %w", errors.Join(ErrNotCreated, err))
 	case err != nil:
 		return Created{}, fmt.Errorf("create container: %w", err)

@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"log/slog"
 	"regexp"
+	"strings"
 	"time"
 
 	cerrdefs "github.com/containerd/errdefs"
@@ -114,10 +115,12 @@ func (e *Engine) check(ctx context.Context) error {
 // Close gives idle connections up. Open bridges stay.
 func (e *Engine) Close() error { return e.cli.Close() }
 
-// refusal reports whether the engine itself answered with an error, so that what was
-// asked for is known not to be in flight any more.
-func refusal(err error) bool {
-	return cerrdefs.IsNotFound(err) || cerrdefs.IsConflict(err) || cerrdefs.IsInvalidArgument(err) ||
-		cerrdefs.IsPermissionDenied(err) || cerrdefs.IsUnauthorized(err) || cerrdefs.IsNotImplemented(err) ||
-		cerrdefs.IsInternal(err) || cerrdefs.IsUnavailable(err) || cerrdefs.IsNotModified(err)
+// refusal reports whether the engine itself answered the create of name with an error, so that it is
+// known not to be in flight any more. What a proxy says for an engine that does not answer (502, 503, 504)
+// is no such answer. Neither is that the name is in use: nobody else knows it, so the request has arrived
+// twice, and the first may not be done.
+func refusal(err error, name string) bool {
+	return cerrdefs.IsNotFound(err) || cerrdefs.IsInvalidArgument(err) || cerrdefs.IsPermissionDenied(err) ||
+		cerrdefs.IsUnauthorized(err) || cerrdefs.IsNotImplemented(err) || cerrdefs.IsInternal(err) ||
+		cerrdefs.IsConflict(err) && !strings.Contains(err.Error(), name)
 }

@@ -33,6 +33,14 @@ func (e *Engine) Instance(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%s/%d/%s", strings.TrimSpace(string(boot)), pid, start), nil
 }
 
+// SameBoot reports whether two values of [Engine.Instance] are of one boot of the host: what was in
+// flight before another one is not any more.
+func SameBoot(a, b string) bool {
+	x, _, _ := strings.Cut(a, "/")
+	y, _, _ := strings.Cut(b, "/")
+	return x == y
+}
+
 // Pid is the engine's process: the one in the pid file, or the one that listens on the
 // socket (SO_PEERCRED, unix(7): the credentials of the listener at listen time).
 func (e *Engine) Pid(ctx context.Context) (int, error) {

@@ -231,7 +231,7 @@ func TestDeviceInUseIsBusy(t *testing.T) {
 	l := newLoop(t, nil)
 	m := prepare(t, l, "w", 8*mib, 64)
 	holder := elsewhere(t, filepath.Dir(m.Path))
-	ctx, cancel := context.WithTimeout(context.Background(), 400*time.Millisecond)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 	defer cancel()
 	who := fmt.Sprintf("mounted elsewhere by process %d (\"sleep\")", holder.Process.Pid)
 	if err := l.Release(ctx, "w"); !errors.Is(err, ErrBusy) || !strings.Contains(err.Error(), who) {
@@ -260,7 +260,7 @@ func TestDeviceInUseIsBusy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx2, cancel2 := context.WithTimeout(context.Background(), 300*time.Millisecond)
+	ctx2, cancel2 := context.WithTimeout(context.Background(), 3*time.Second)
 	defer cancel2()
 	if err := l.Release(ctx2, "w"); !errors.Is(err, ErrBusy) {
 		t.Errorf("release with an open descriptor: got %v, want ErrBusy", err)
@@ -426,7 +426,8 @@ func TestConcurrentPreparesAgree(t *testing.T) {
 }
 
 // TestHelperKilledAnywhereRecovers kills the helper's whole session after ever longer
-// times, in each verb, and then finishes the work.
+// times, in each verb, and then finishes the work. The times reach twice as far as the same verb
+// took a moment before, so that a slow machine is killed as far into its work as a fast one.
 func TestHelperKilledAnywhereRecovers(t *testing.T) {
 	l := newLoop(t, nil)
 	spec := Spec{WorkspaceID: "w", Bytes: 64 * mib, Inodes: 4096}
@@ -440,8 +441,22 @@ func TestHelperKilledAnywhereRecovers(t *testing.T) {
 			finished++
 		}
 	}
+	preparing, releasing, purging := time.Second, time.Second, time.Second
+	took := func(last *time.Duration, f func()) {
+		began := time.Now()
+		f()
+		*last = time.Since(began)
+	}
+	took(&preparing, func() { prepare(t, l, "w", spec.Bytes, spec.Inodes) })
+	took(&releasing, func() { release(t, l, "w") })
+	took(&purging, func() {
+		if err := l.Purge(context.Background(), "w"); err != nil {
+			t.Fatal(err)
+		}
+	})
 	for i := range 40 {
-		after := time.Duration(i) * 5 * time.Millisecond
+		part := func(whole time.Duration) time.Duration { return 2 * whole * time.Duration(i) / 40 }
+		after := part(preparing)
 		attempt(after, func(ctx context.Context) error { _, err := l.Prepare(ctx, spec); return err })
 		if i%2 == 0 {
 			if _, err := l.Prepare(context.Background(), spec); err != nil {
@@ -454,9 +469,9 @@ func TestHelperKilledAnywhereRecovers(t *testing.T) {
 		var d struct {
 			Found bool `json:"found"`
 		}
-		attempt(after/8, func(ctx context.Context) error { return l.call(ctx, &d, "release", "w", "1000") })
+		attempt(part(releasing), func(ctx context.Context) error { return l.call(ctx, &d, "release", "w", "1000") })
 		release(t, l, "w")
-		attempt(after/8, func(ctx context.Context) error { return l.Purge(ctx, "w") })
+		attempt(part(purging), func(ctx context.Context) error { return l.Purge(ctx, "w") })
 		if err := l.Purge(context.Background(), "w"); err != nil {
 			t.Fatalf("purge after a kill at %v: %v", after, err)
 		}

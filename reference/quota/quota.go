@@ -195,7 +195,9 @@ const (
 func (l *Loop) Release(ctx context.Context, workspaceID string) error {
 	wait := releaseDefault
 	if d, ok := ctx.Deadline(); ok {
-		wait = max(time.Until(d)-releaseMargin, 0)
+		left := time.Until(d)
+		// A busy host starts the helper late, and its answer has to come before the deadline.
+		wait = max(left-max(releaseMargin, min(left/4, time.Second)), 0)
 	}
 	var d loopimage.Done
 	if err := l.call(ctx, &d, "release", workspaceID, itoa(wait.Milliseconds())); err != nil {

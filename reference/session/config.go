@@ -32,6 +32,9 @@ type Engine interface {
 	Start(ctx context.Context, id string) (pid int, err error)
 	// VerifyBinary compares what runs at pid with the pinned digest.
 	VerifyBinary(ctx context.Context, id string, pid int, digest string) error
+	// OOMKills finds the kernel's counter of kills at the memory limit of the sandbox at pid. killed may
+	// be asked at any time; it fails when the sandbox is gone.
+	OOMKills(pid int) (killed func() (bool, error), err error)
 	// Bridge opens the control connection.
 	Bridge(ctx context.Context, id string) (io.ReadWriteCloser, error)
 	// Wait returns when the container has ended, or with ctx's error.

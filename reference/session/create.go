@@ -74,13 +74,13 @@ func (m *Manager) claim(req api.CreateRequest, digest string) (*sandbox, error) 
 	s := newSandbox(record{
 		SandboxID: "sb-" + randomHex(), WorkspaceID: req.WorkspaceID, SessionID: req.SessionID,
 		ClientLeaseID: req.ClientLeaseID, RequestDigest: digest, ImageDigest: req.Image,
-		Resources: req.Resources, IdleMs: req.IdleTimeoutMs, State: stateIntended, Generation: 1,
+		Resources: req.Resources, IdleMs: req.IdleTimeoutMs, Generation: 1,
 		Epoch: m.cfg.Identity.BootEpoch, Container: "hallmark-" + randomHex(),
 	})
 	s.hard = time.Now().Add(time.Duration(req.HardTimeoutMs) * time.Millisecond)
 	s.lastUse = time.Now()
 	m.creating++
-	m.live[s.rec.SandboxID], m.leases[req.ClientLeaseID], m.workspaces[req.WorkspaceID] = s, s, s
+	m.moveLocked(s, onClaim)
 	m.wg.Add(1)
 	go m.create(s)
 	return s, nil
@@ -127,9 +127,8 @@ func (m *Manager) create(s *sandbox) {
 		err = api.E(api.Unavailable, errors.New("retired while it was created"))
 	}
 	if err == nil {
-		s.rec.State = stateReady
 		s.lastUse = time.Now()
-		m.armLocked(s)
+		m.moveLocked(s, onServe)
 		m.log.Info("sandbox ready", "sandbox", s.rec.SandboxID, "generation", s.rec.Generation,
 			"took", time.Since(began).Round(time.Millisecond))
 		close(s.created)
@@ -140,13 +139,12 @@ func (m *Manager) create(s *sandbox) {
 		err = api.E(api.Timeout, err)
 	}
 	s.failure = err
-	s.rec.Failed = true
 	m.log.Warn("create failed", "sandbox", s.rec.SandboxID, "err", err)
 	attempt := s.attempt
 	if s.stored {
-		m.retireLocked(s, reasonCleanup)
+		m.moveLocked(s, onFail)
 	} else {
-		m.forgetLocked(s) // refused before anything existed
+		m.moveLocked(s, onRefuse)
 	}
 	m.mu.Unlock()
 	select { // so that the caller's next try finds nothing in its way, if that can be had
@@ -154,19 +152,6 @@ func (m *Manager) create(s *sandbox) {
 	case <-attempt:
 	}
 	close(s.created)
-}
-
-// forgetLocked takes s out of every index.
-func (m *Manager) forgetLocked(s *sandbox) {
-	s.end()
-	delete(m.live, s.rec.SandboxID)
-	if m.leases[s.rec.ClientLeaseID] == s {
-		delete(m.leases, s.rec.ClientLeaseID)
-	}
-	if m.workspaces[s.rec.WorkspaceID] == s {
-		delete(m.workspaces, s.rec.WorkspaceID)
-	}
-	close(s.retired)
 }
 
 // build makes everything of s. Whatever it leaves behind on an error, retirement removes.
@@ -181,7 +166,7 @@ func (m *Manager) build(ctx context.Context, s *sandbox) error {
 		return workspaceError(err)
 	}
 	// The intent comes before any effect.
-	if err := m.advance(ctx, s, func(r *record) { r.Fresh = !known }); err != nil {
+	if err := m.advance(ctx, s, "", func(r *record) { r.Fresh = !known }); err != nil {
 		return err
 	}
 	mount, err := m.cfg.Quota.Prepare(ctx, quota.Spec{
@@ -196,9 +181,7 @@ func (m *Manager) build(ctx context.Context, s *sandbox) error {
 	if err != nil {
 		return fail(api.EngineFailed, "identify engine", err)
 	}
-	if err := m.advance(ctx, s, func(r *record) {
-		r.State, r.EngineInstance, r.Sent = stateCreating, instance, true
-	}); err != nil {
+	if err := m.advance(ctx, s, onAsk, func(r *record) { r.EngineInstance, r.Sent = instance, true }); err != nil {
 		return err
 	}
 	c, err := m.container(ctx, s, image, false)
@@ -228,23 +211,47 @@ func (m *Manager) admitted(ctx context.Context, s *sandbox) (admission.Start, en
 	return start, image, nil
 }
 
-// container asks the engine for the container that the durable record names.
+// answerWithin is how much longer than its create an engine may take to answer it. Without the answer
+// nobody knows whether the container will still come.
+const answerWithin = 5 * time.Second
+
+// container asks the engine for the container that the durable record names. When ctx ends meanwhile,
+// it waits a little longer for the answer.
 func (m *Manager) container(ctx context.Context, s *sandbox, image engine.Image, readOnly bool) (engine.Created, error) {
-	id := m.cfg.Identity
+	id, grace := m.cfg.Identity, min(answerWithin, m.lim.CreateDeadline)
+	asking, giveUp := context.WithTimeout(context.WithoutCancel(ctx), m.lim.CreateDeadline+grace)
+	defer giveUp()
+	defer context.AfterFunc(ctx, func() {
+		select {
+		case <-time.After(grace):
+			giveUp()
+		case <-asking.Done():
+		}
+	})()
 	m.mu.Lock()
 	rec := s.rec
 	m.mu.Unlock()
-	c, err := m.cfg.Engine.Create(ctx, engine.Spec{
+	c, err := m.cfg.Engine.Create(asking, engine.Spec{
 		Name: rec.Container, Image: image, Workspace: s.mount.Path, Supervisor: id.SupervisorPath,
 		Resources: rec.Resources, ReadOnly: readOnly, WorkerID: id.WorkerID, BootEpoch: id.BootEpoch,
 		SandboxID: rec.SandboxID, Generation: rec.Generation, Mode: id.Mode,
 	})
+	settled := c.ID != "" || errors.Is(err, engine.ErrNotCreated)
+	unsure := false
+	if !settled { // the engine may have been another one than just before
+		asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
+		defer cancel()
+		now, ierr := m.cfg.Engine.Instance(asking)
+		unsure = ierr != nil || now != rec.EngineInstance
+	}
 	m.mu.Lock()
-	s.rec.ContainerID = c.ID
-	s.rec.Settled = c.ID != "" || errors.Is(err, engine.ErrNotCreated)
+	s.rec.ContainerID, s.rec.Settled, s.unsure = c.ID, settled, unsure
 	m.mu.Unlock()
 	if err != nil {
 		return c, engineError("create container", err)
+	}
+	if err := ctx.Err(); err != nil { // it was only the answer that was waited for
+		return c, fail(api.Unavailable, "create container", err)
 	}
 	return c, nil
 }
@@ -266,26 +273,29 @@ func workspaceError(err error) error {
 	return fail(api.Unavailable, "prepare workspace", err)
 }
 
-// advance changes the record, durable first. The state that others see follows only for
-// the steps before ready: ready is published by create, when nothing can fail any more.
-func (m *Manager) advance(ctx context.Context, s *sandbox, change func(*record)) error {
+// advance changes the record, durable first. on is what happens with it, if anything. That a create
+// serves is only made durable here: it is published by create, when nothing can fail any more.
+func (m *Manager) advance(ctx context.Context, s *sandbox, on event, change func(*record)) error {
 	m.mu.Lock()
 	next := s.rec
 	m.mu.Unlock()
 	change(&next)
+	if on != "" {
+		next.step(on)
+	}
 	s.stored = true // from here on it may be there, whatever the store answers
 	if err := m.put(ctx, next); err != nil {
 		return fail(api.Unavailable, "store record", err)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if s.rec.State == stateRetiring {
+	if s.life.Err() != nil {
 		return api.E(api.Unavailable, errors.New("retired while it was created"))
 	}
-	if next.State == stateReady {
-		next.State = s.rec.State
+	change(&s.rec)
+	if on != "" && on != onServe {
+		m.moveLocked(s, on)
 	}
-	s.rec = next
 	return nil
 }
 

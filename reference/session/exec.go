@@ -56,7 +56,7 @@ func (m *Manager) Start(ctx context.Context, ws, sb string, req api.ExecRequest,
 		release()
 		return &Run{inv: inv, out: &output{data: [2][]byte{inv.result.Stdout, inv.result.Stderr}}, leave: func() {}}, nil
 	}
-	r := &Run{inv: inv, out: &output{}, leave: stop}
+	r := &Run{inv: inv, out: &output{budget: req.MaxOutputBytes}, leave: stop}
 	if len(refs) > 0 {
 		r.only = &kept{}
 	}

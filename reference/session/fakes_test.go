@@ -44,7 +44,9 @@ type world struct {
 	stream     func(ctx context.Context, s control.Spawn, sink control.Sink) (control.Outcome, error) // instead of exec
 	statfs     control.Statfs
 	resolver   *credential.Resolver
-	peak, busy int // of concurrent removals
+	peak, busy int  // of concurrent removals
+	oomKilled  bool // the kernel has killed at a limit
+	oomError   error
 }
 
 type box struct {
@@ -113,6 +115,13 @@ func (w *world) setFail(f func(op, subject string) error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.fail = f
+}
+
+// slow lets every call of op take d.
+func (w *world) slow(op string, d time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.pause[op] = d
 }
 
 func failing(op string, err error) func(string, string) error {
@@ -333,6 +342,15 @@ func (w *world) Start(_ context.Context, id string) (int, error) { return 1, w.s
 
 func (w *world) VerifyBinary(_ context.Context, id string, _ int, _ string) error {
 	return w.step("binary", id)
+}
+
+// OOMKills says what the test says of the host's kernel.
+func (w *world) OOMKills(int) (func() (bool, error), error) {
+	return func() (bool, error) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return w.oomKilled, w.oomError
+	}, w.step("oom-kills", "")
 }
 
 func (w *world) box(id string) (string, *box) {

@@ -51,6 +51,7 @@ var helpers = sync.OnceValues(func() (string, error) {
 
 func TestMain(m *testing.M) {
 	code := m.Run()
+	session.EndSleepers()
 	if dir, _ := helpers(); dir != "" {
 		os.RemoveAll(dir)
 	}

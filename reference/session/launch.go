@@ -16,8 +16,7 @@ import (
 
 // launch boots the first container of s and opens its workspace on the host.
 func (m *Manager) launch(ctx context.Context, s *sandbox, c engine.Created, start admission.Start) error {
-	ctl, err := m.boot(ctx, s, c, start)
-	if err != nil {
+	if err := m.boot(ctx, s, c, start); err != nil {
 		return err
 	}
 	tree, err := m.cfg.OpenTree(s.mount.Path, recorder{m.cfg.Store, s.rec.WorkspaceID})
@@ -31,56 +30,56 @@ func (m *Manager) launch(ctx context.Context, s *sandbox, c engine.Created, star
 	if err := m.sweep(ctx, s.rec.WorkspaceID, tree); err != nil {
 		return fail(api.Unavailable, "sweep workspace", err)
 	}
-	if err := m.advance(ctx, s, func(r *record) { r.State = stateReady }); err != nil {
-		return err
-	}
-	m.wg.Add(1)
-	go m.watch(s, s.rec.Generation, c.ID, ctl)
-	return nil
+	return m.advance(ctx, s, onServe, func(*record) {})
 }
 
 // boot admits and starts a created container, whichever of its sandbox, and connects to its
 // supervisor, which is s's from then on, also when what follows fails.
-func (m *Manager) boot(ctx context.Context, s *sandbox, c engine.Created, start admission.Start) (Control, error) {
+func (m *Manager) boot(ctx context.Context, s *sandbox, c engine.Created, start admission.Start) error {
 	if m.cfg.Profile != nil {
 		if err := m.cfg.Profile(c.ProfileDigest, c.Profile); err != nil {
-			return nil, fail(api.Unqualified, "launch profile", err)
+			return fail(api.Unqualified, "launch profile", err)
 		}
 	}
 	start.LaunchProfileDigest = c.ProfileDigest
 	if err := m.cfg.Gate.Admit(ctx, start); err != nil {
-		return nil, fail(api.Unqualified, "admission", err)
+		return fail(api.Unqualified, "admission", err)
 	}
 	if err := m.cfg.Quota.Verify(ctx, s.rec.WorkspaceID); err != nil {
-		return nil, fail(api.Unavailable, "verify workspace mount", err)
+		return fail(api.Unavailable, "verify workspace mount", err)
 	}
 	pid, err := m.cfg.Engine.Start(ctx, c.ID)
 	if err != nil {
-		return nil, engineError("start container", err)
+		return engineError("start container", err)
 	}
 	if err := m.cfg.Engine.VerifyBinary(ctx, c.ID, pid, m.cfg.Identity.SandboxBinaryDigest); err != nil {
-		return nil, engineError("verify sandbox binary", err)
+		return engineError("verify sandbox binary", err)
+	}
+	killed, err := m.cfg.Engine.OOMKills(pid)
+	if err != nil { // the engine's word is left
+		m.log.Warn("no counter of OOM kills", "sandbox", s.rec.SandboxID, "err", err)
+		killed = nil
 	}
 	rw, err := m.cfg.Engine.Bridge(ctx, c.ID)
 	if err != nil {
-		return nil, engineError("open bridge", err)
+		return engineError("open bridge", err)
 	}
 	ctl, err := m.cfg.Connect(ctx, rw)
 	if err != nil {
-		return nil, fail(api.EngineFailed, "connect to supervisor", err)
+		return fail(api.EngineFailed, "connect to supervisor", err)
 	}
 	m.mu.Lock()
-	s.control = ctl
+	s.control, s.killed = ctl, killed
 	m.mu.Unlock()
 	// The bound must hold where the tenant will write, not only where we mounted it.
 	fs, err := ctl.Statfs(ctx)
 	if err != nil {
-		return nil, fail(api.EngineFailed, "statfs in sandbox", err)
+		return fail(api.EngineFailed, "statfs in sandbox", err)
 	}
 	if err := sameBound(fs, s.mount); err != nil {
-		return nil, api.E(api.Unavailable, err)
+		return api.E(api.Unavailable, err)
 	}
-	return ctl, nil
+	return nil
 }
 
 // sameBound compares what the sandbox's own kernel says of /workspace with what the host's

@@ -10,36 +10,52 @@ import (
 	"github.com/hallmark-sandbox/hallmark/reference/api"
 )
 
+// firstStep is the room that the first output of a stream gets, in bytes.
+const firstStep = 4 << 10
+
 // maxChunk bounds one chunk of output that a [Run] gives, in bytes.
 const maxChunk = 32 << 10
 
 // output is the only copy of what one command wrote. It is bounded by the command's own budget,
 // which the control channel enforces, grows by appending only, and so lets any number of readers
-// use what was there when they looked, without a lock and without a copy.
+// use what was there when they looked, without a lock and without a copy. Appending grows in few large
+// steps that end at the budget: what the smaller ones leave behind is an eighth of it.
 //
 // The order between the two streams is not kept: a command that writes single bytes to both in turn
 // would make a record of it larger than the output.
 type output struct {
-	mu   sync.Mutex
-	data [2][]byte     // stdout, stderr
-	news chan struct{} // closed at the next byte; nil while nobody waits
+	mu     sync.Mutex
+	budget int64         // of both; 0 for what grows no more
+	data   [2][]byte     // stdout, stderr
+	news   chan struct{} // closed at the next byte; nil while nobody waits
 }
 
 // take is the [control.Sink] of a running command.
 func (o *output) take(stream uint8, p []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.data[stream-1] = append(o.data[stream-1], p...)
+	have, other := o.data[stream-1], o.data[2-stream]
+	if need := len(have) + len(p); need > cap(have) {
+		most := max(int(o.budget)-len(other), need)
+		have = append(make([]byte, 0, min(max(8*cap(have), need, firstStep), most)), have...)
+	}
+	o.data[stream-1] = append(have, p...)
 	if o.news != nil {
 		close(o.news)
 		o.news = nil
 	}
 }
 
-// all returns what came of both streams.
+// all returns what came of both streams, when nothing more comes: it is kept without the room that was
+// left.
 func (o *output) all() (stdout, stderr []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	for i, b := range o.data {
+		if cap(b)-len(b) > len(b)/8 {
+			o.data[i] = append(make([]byte, 0, len(b)), b...)
+		}
+	}
 	return o.data[0], o.data[1]
 }
 

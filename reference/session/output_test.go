@@ -252,3 +252,35 @@ func TestRetirementEndsAStream(t *testing.T) {
 		wantIdle(t, m, sb)
 	})
 }
+
+// What is kept of a command takes no more room than there is output, and little was taken on the way:
+// the budget bounds what both streams can take together.
+func TestOutputGrowsToItsBudget(t *testing.T) {
+	const budget = 1 << 20
+	for name, n := range map[string][2]int{"nothing": {}, "little": {5, 0}, "half": {budget / 2, 0}, "all": {budget, 0}, "both": {budget / 3, budget - budget/3}} {
+		out := &output{budget: budget}
+		taken := 0
+		for stream, total := range n {
+			for left := total; left > 0; {
+				k := min(left, 1000)
+				before := cap(out.data[stream])
+				out.take(uint8(stream+1), bytes.Repeat([]byte{byte(stream)}, k))
+				if after := cap(out.data[stream]); after != before {
+					taken += after
+				}
+				left -= k
+			}
+		}
+		most := budget * 4 / 3
+		if n[1] > 0 { // each may yet take what the other leaves
+			most = budget * 5 / 2
+		}
+		if taken > most {
+			t.Errorf("%s: %d bytes were taken on the way to %v of %d", name, taken, n, budget)
+		}
+		a, b := out.all()
+		if len(a) != n[0] || len(b) != n[1] || cap(a)+cap(b) > (n[0]+n[1])*9/8 || bytes.IndexByte(a, 1) >= 0 || bytes.IndexByte(b, 0) >= 0 {
+			t.Errorf("%s: %d of %d and %d of %d bytes are kept", name, len(a), cap(a), len(b), cap(b))
+		}
+	}
+}

@@ -21,7 +21,8 @@ const maxUnknown = 64
 // Reconcile ends what earlier processes left. It acts only on what the durable record
 // proves to be ours, by the exact random name that was recorded before the container was
 // asked for; what merely carries our labels is reported and left alone. One failure never
-// keeps the rest from being tried. It must return nil before anything is served; an error
+// keeps the rest from being tried. From then on it looks again every minute (survey.go). It must
+// return nil before anything is served; an error
 // says what could not be proven gone within ctx, and the retries go on.
 func (m *Manager) Reconcile(ctx context.Context) error {
 	if _, bounded := ctx.Deadline(); !bounded {
@@ -33,7 +34,9 @@ func (m *Manager) Reconcile(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("load records: %w", err)
 	}
-	m.reportLookalikes(ctx, left)
+	looking, stop := context.WithTimeout(ctx, m.lim.DisposeDeadline) // the removals go on meanwhile
+	m.survey(looking, true)
+	stop()
 	var errs []error
 	for _, s := range left {
 		if err := m.settled(ctx, s); err != nil {
@@ -45,7 +48,12 @@ func (m *Manager) Reconcile(ctx context.Context) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.closing {
+		return errors.New("reconcile: the worker ends")
+	}
 	m.reconciled = true
+	m.wg.Add(1)
+	go m.surveys()
 	m.log.Info("reconciled", "removed", len(left), "tombstones", len(m.live))
 	return nil
 }
@@ -75,8 +83,12 @@ func (m *Manager) load() ([]*sandbox, error) {
 	var gone, owned []record
 	if err := m.cfg.Store.Each(bucketSandboxes, func(k string, v []byte) error {
 		var r record
-		if err := json.Unmarshal(v, &r); err != nil || r.SandboxID != k {
-			return fmt.Errorf("record %q is damaged: %w", k, errors.Join(err, errRecord(r)))
+		err := json.Unmarshal(v, &r)
+		if err == nil && r.SandboxID != k {
+			err = fmt.Errorf("it is of sandbox %q", r.SandboxID)
+		}
+		if err = errors.Join(err, errRecord(r)); err != nil {
+			return fmt.Errorf("record %q is damaged: %w", k, err)
 		}
 		if r.State == stateGone {
 			gone = append(gone, r)
@@ -94,40 +106,28 @@ func (m *Manager) load() ([]*sandbox, error) {
 	sort.SliceStable(gone, func(i, j int) bool { return gone[i].GoneUnixMs < gone[j].GoneUnixMs })
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.reconciled || len(m.live) > 0 {
-		return nil, errors.New("reconcile runs once, before anything is served")
+	if m.reconciled || m.closing || len(m.live) > 0 {
+		return nil, errors.New("reconcile runs once, before anything is served or ended")
 	}
-	var forgotten []string
 	for _, r := range gone {
-		forgotten = append(forgotten, m.gone.add(r, time.Now())...)
+		m.moveLocked(&sandbox{rec: r}, onLoad)
 	}
 	left := make([]*sandbox, 0, len(owned))
 	for _, r := range owned {
 		r.Unknown = unknown[r.SandboxID]
-		if r.State == stateIntended || r.State == stateCreating {
-			r.Failed = true // no one was told of it
-		}
 		s := newSandbox(r)
 		close(s.created)
 		s.failure = errors.New("made by an earlier process")
-		m.live[r.SandboxID], m.leases[r.ClientLeaseID] = s, s
-		if !r.Released {
-			m.workspaces[r.WorkspaceID] = s
-		}
+		s.unsure = true // when that one read it, its create had not left
+		m.moveLocked(s, onLoad)
 		left = append(left, s)
-		if r.State == stateRetiring { // its reason stays the first one
-			s.rec.State = stateReady
-			m.retireLocked(s, r.Reason)
-		} else {
-			m.retireLocked(s, reasonCleanup)
-		}
 	}
 	m.wg.Add(1)
 	go func() {
 		defer m.wg.Done()
 		ctx, cancel := context.WithTimeout(m.stop, storeDeadline)
 		defer cancel()
-		m.drop(ctx, forgotten)
+		m.drop(ctx)
 	}()
 	return left, nil
 }
@@ -135,6 +135,9 @@ func (m *Manager) load() ([]*sandbox, error) {
 func errRecord(r record) error {
 	if r.SandboxID == "" {
 		return errors.New("no sandbox id")
+	}
+	if _, ok := moves[r.State][onLoad]; !ok {
+		return fmt.Errorf("no state %q", r.State)
 	}
 	return nil
 }
@@ -156,32 +159,36 @@ func (m *Manager) unfinished() (map[string]map[string]string, error) {
 	return out, err
 }
 
-// reportLookalikes logs containers that carry our label without a record of ours.
-func (m *Manager) reportLookalikes(ctx context.Context, left []*sandbox) {
-	ours := map[string]bool{}
-	m.mu.Lock()
-	for _, s := range left {
-		ours[s.rec.Container] = true
-	}
-	m.mu.Unlock()
-	listed, err := m.cfg.Engine.List(ctx, m.cfg.Identity.WorkerID)
-	if err != nil {
-		m.log.Warn("list containers", "err", err)
-		return
-	}
-	for _, l := range listed {
-		if !ours[l.Name] {
-			m.log.Warn("container looks like ours and is left alone", "container", l.ID, "name", l.Name, "epoch", l.BootEpoch)
+// tombstonesWithin is how long a shutdown waits for creates that nobody has an answer to.
+const tombstonesWithin = 5 * time.Second
+
+// tombstones waits a little for what is settled and not gone, and names what stays.
+func (m *Manager) tombstones(ctx context.Context, all []*sandbox) (errs []error) {
+	ctx, cancel := context.WithTimeout(ctx, tombstonesWithin)
+	defer cancel()
+	for _, s := range all {
+		m.mu.Lock()
+		id, entombed := s.rec.SandboxID, s.rec.Released
+		m.mu.Unlock()
+		if !entombed {
+			continue
+		}
+		select {
+		case <-s.retired:
+		case <-ctx.Done():
+			errs = append(errs, fmt.Errorf("sandbox %s: %w", id, errTombstone))
 		}
 	}
+	return errs
 }
 
 // haltWithin is what background work gets to notice that it has to end.
 const haltWithin = 2 * time.Second
 
 // Shutdown retires every sandbox in parallel and waits within ctx (30 s when it has no
-// bound), and at most 2 s longer for background work to end. An error names what is left; its
-// records stay for the next start. After a nil error nothing of the Manager runs any more.
+// bound), and at most 2 s longer for background work to end. An error names what is left, names
+// under which a container may still appear too; its records stay for the next start. After a nil error
+// nothing of the Manager runs any more.
 func (m *Manager) Shutdown(ctx context.Context) error {
 	if _, bounded := ctx.Deadline(); !bounded {
 		var cancel context.CancelFunc
@@ -202,6 +209,7 @@ func (m *Manager) Shutdown(ctx context.Context) error {
 			errs = append(errs, err)
 		}
 	}
+	errs = append(errs, m.tombstones(ctx, all)...)
 	m.halt()
 	idle := make(chan struct{})
 	go func() {

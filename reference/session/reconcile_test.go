@@ -323,3 +323,19 @@ func TestCreateCutOffLeavesNoImage(t *testing.T) {
 		})
 	}
 }
+
+// A reconcile that is overtaken by the end of the worker starts nothing any more.
+func TestReconcileDuringTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		m := w.boot(Limits{})
+		if err := m.Shutdown(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if m.Reconcile(t.Context()) == nil {
+			t.Error("a manager that has ended serves")
+		}
+		_, err := m.Create(t.Context(), request("lease", "ws"), "d")
+		wantCode(t, "create", err, api.Unavailable)
+	})
+}

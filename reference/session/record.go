@@ -17,18 +17,6 @@ const (
 	bucketInvocations = "invocations" // sandbox id "/" invocation id -> request digest, " done" when ended
 )
 
-// States; the wire says creating for intended too.
-const (
-	stateIntended = "intended"
-	stateCreating = "creating"
-	stateReady    = "ready"
-	// stateReplacing is in the durable record only: the sandbox is ready to everybody, and one
-	// secret-bearing invocation holds it.
-	stateReplacing = "replacing"
-	stateRetiring  = "retiring"
-	stateGone      = "gone"
-)
-
 // Reasons of a retirement.
 const (
 	reasonIdle     = "idle"
@@ -95,8 +83,11 @@ func (r record) code() api.Code {
 
 // wireState is the state as get says it.
 func (r record) wireState() string {
-	if r.State == stateIntended {
+	switch r.State {
+	case stateIntended:
 		return stateCreating
+	case stateReplacing:
+		return stateReady
 	}
 	return r.State
 }

@@ -15,8 +15,8 @@ var errRetires = errors.New("the sandbox is retiring")
 
 // replaced ends the container of s and starts another in its place, under a deadline of its own.
 // When that cannot be done, or not proven, the sandbox retires, which goes on until everything is
-// proven gone, and the error is INCOMPLETE_CLEANUP; when the sandbox retires already, it is the
-// code of that.
+// proven gone, and the error is INCOMPLETE_CLEANUP, or UNQUALIFIED when the container for the command
+// is not admitted; when the sandbox retires already, it is the code of that.
 //
 // Precondition: the caller holds the secret claim of s, so nothing else uses its container.
 func (m *Manager) replaced(s *sandbox, readOnly bool) error {
@@ -33,6 +33,11 @@ func (m *Manager) replaced(s *sandbox, readOnly bool) error {
 	}
 	m.log.Error("container not replaced", "sandbox", s.rec.SandboxID, "generation", s.rec.Generation, "read-only", readOnly, "err", err)
 	m.retireLocked(s, reasonCleanup)
+	// Before the command has run, a start that is refused is told as one.
+	var refused *api.Error
+	if readOnly && errors.As(err, &refused) && refused.Code == api.Unqualified {
+		return api.E(api.Unqualified, err)
+	}
 	return api.E(api.IncompleteCleanup, err)
 }
 
@@ -45,7 +50,7 @@ func (m *Manager) replace(ctx context.Context, s *sandbox, readOnly bool) error 
 		return err
 	}
 	// From here on the old generation's watcher and timer are stale.
-	if err := m.restate(ctx, s, stateReplacing, func(r *record) { r.Generation++ }); err != nil {
+	if err := m.restate(ctx, s, onReplace, func(r *record) { r.Generation++ }); err != nil {
 		return err
 	}
 	m.mu.Lock()
@@ -61,7 +66,7 @@ func (m *Manager) replace(ctx context.Context, s *sandbox, readOnly bool) error 
 	if err != nil {
 		return fmt.Errorf("identify engine: %w", err)
 	}
-	if err := m.restate(ctx, s, stateReplacing, func(r *record) {
+	if err := m.restate(ctx, s, onReplace, func(r *record) {
 		r.Container, r.ContainerID, r.EngineInstance, r.Sent, r.Settled = "hallmark-"+randomHex(), "", instance, true, false
 	}); err != nil {
 		return err
@@ -70,41 +75,32 @@ func (m *Manager) replace(ctx context.Context, s *sandbox, readOnly bool) error 
 	if err != nil {
 		return err
 	}
-	ctl, err := m.boot(ctx, s, c, start)
-	if err != nil {
+	if err := m.boot(ctx, s, c, start); err != nil {
 		return err
 	}
-	if err := m.restate(ctx, s, stateReady, func(*record) {}); err != nil {
+	if err := m.restate(ctx, s, onReplaced, func(*record) {}); err != nil {
 		return err
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if s.rec.State != stateReady {
-		return errRetires
-	}
-	m.wg.Add(1)
-	go m.watch(s, s.rec.Generation, c.ID, ctl)
-	m.log.Info("container replaced", "sandbox", s.rec.SandboxID, "generation", s.rec.Generation, "read-only", readOnly)
+	m.log.Info("container replaced", "sandbox", old.SandboxID, "generation", old.Generation, "read-only", readOnly)
 	return nil
 }
 
 // restate changes what names the container, durable first. Others see a ready sandbox all the time.
 // A sandbox that retires meanwhile keeps what it had: its end has decided on that.
-func (m *Manager) restate(ctx context.Context, s *sandbox, durable string, change func(*record)) error {
+func (m *Manager) restate(ctx context.Context, s *sandbox, on event, change func(*record)) error {
 	m.mu.Lock()
 	next := s.rec
 	m.mu.Unlock()
-	if next.State != stateReady {
+	change(&next)
+	if _, ok := next.step(on); !ok {
 		return errRetires
 	}
-	change(&next)
-	next.State = durable
 	if err := m.put(ctx, next); err != nil {
 		return fmt.Errorf("store record: %w", err)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if s.rec.State != stateReady {
+	if !s.serves() {
 		return errRetires
 	}
 	// Member by member: the others are read without the lock.
@@ -116,5 +112,6 @@ func (m *Manager) restate(ctx context.Context, s *sandbox, durable string, chang
 		s.timer = nil
 		m.armLocked(s)
 	}
+	m.moveLocked(s, on)
 	return nil
 }

@@ -31,6 +31,9 @@ var errTombstone = errors.New("a create of this name may still be in flight")
 // watch notices the end of a ready sandbox: of its container, or of its supervisor.
 func (m *Manager) watch(s *sandbox, generation int64, container string, ctl Control) {
 	defer m.wg.Done()
+	m.mu.Lock()
+	killed := s.killed
+	m.mu.Unlock()
 	ended := make(chan engine.Death, 1)
 	m.wg.Add(1)
 	go func() {
@@ -40,12 +43,17 @@ func (m *Manager) watch(s *sandbox, generation int64, container string, ctl Cont
 		}
 	}()
 	var d engine.Death
+	oom := false
 	select {
 	case <-s.life.Done():
 		return
 	case d = <-ended:
 	case <-ctl.Done():
-		// The bridge breaks first when a sandbox dies; the engine knows why a little later.
+		// The bridge breaks first when a sandbox dies; the engine knows why a little later, and on a busy
+		// host too late. The kernel knows now, and not for long: its counter goes with the cgroup.
+		if killed != nil {
+			oom, _ = killed() // an error says nothing either way
+		}
 		t := time.NewTimer(bridgeVerdict)
 		defer t.Stop()
 		select {
@@ -57,11 +65,11 @@ func (m *Manager) watch(s *sandbox, generation int64, container string, ctl Cont
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if s.rec.Generation != generation || s.rec.State != stateReady && s.rec.State != stateCreating {
+	if s.rec.Generation != generation || !s.serves() {
 		return
 	}
-	s.rec.OOM = d.OOMKilled
-	m.log.Warn("sandbox died", "sandbox", s.rec.SandboxID, "oom", d.OOMKilled, "exit", d.ExitCode, "gone", d.Gone, "bridge", ctl.Err())
+	s.rec.OOM = d.OOMKilled || oom
+	m.log.Warn("sandbox died", "sandbox", s.rec.SandboxID, "oom", s.rec.OOM, "exit", d.ExitCode, "gone", d.Gone, "bridge", ctl.Err())
 	m.retireLocked(s, reasonDied)
 	close(s.dead)
 }
@@ -90,6 +98,8 @@ func (m *Manager) Dispose(ctx context.Context, ws, sb string) error {
 		return api.E(api.IncompleteCleanup, errors.New("removal is retried"))
 	case <-ctx.Done():
 		return api.E(api.IncompleteCleanup, ctx.Err())
+	case <-m.stop.Done():
+		return api.E(api.IncompleteCleanup, errors.New("the worker ends; its next start goes on"))
 	}
 }
 
@@ -127,31 +137,8 @@ func (m *Manager) retire(s *sandbox, generation int64, reason string) {
 	}
 }
 
-// retireLocked is single-flight. A sandbox that is being created is only told to stop: the
-// create itself then retires it, so that nothing is removed while it is being made.
-func (m *Manager) retireLocked(s *sandbox, reason string) {
-	if s.rec.State == stateRetiring || s.rec.State == stateGone {
-		return
-	}
-	if s.building() {
-		s.end()
-		return
-	}
-	s.rec.State, s.rec.Reason = stateRetiring, reason
-	m.done.retired(reason)
-	if s.timer != nil {
-		s.timer.Stop()
-	}
-	s.end()
-	m.log.Info("sandbox retiring", "sandbox", s.rec.SandboxID, "generation", s.rec.Generation, "reason", reason)
-	m.wg.Add(1)
-	go m.retirement(s)
-}
-
-// building reports whether create still works on s; create sets failure before it retires.
-func (s *sandbox) building() bool {
-	return s.failure == nil && (s.rec.State == stateIntended || s.rec.State == stateCreating)
-}
+// retireLocked is single-flight. A sandbox that is being created is only told to stop.
+func (m *Manager) retireLocked(s *sandbox, reason string) { m.moveLocked(s, event(reason)) }
 
 // retirement removes everything of s, again and again until it is proven gone.
 func (m *Manager) retirement(s *sandbox) {
@@ -183,32 +170,29 @@ func (m *Manager) remove(s *sandbox) error {
 	ctx, cancel := context.WithTimeout(m.stop, m.lim.DisposeDeadline)
 	defer cancel()
 	m.mu.Lock()
-	rec, ctl, tree, quiet := s.rec, s.control, s.tree, s.quiet
+	ctl, tree, quiet := s.control, s.tree, s.quiet
 	m.mu.Unlock()
-	if !s.marked {
-		if err := m.put(ctx, rec); err != nil {
-			// Removal goes on without: the earlier record owns the sandbox just as well.
-			m.log.Warn("store retirement", "sandbox", rec.SandboxID, "err", err)
-		}
-		s.marked = true
-	}
-	if ctl != nil {
+	if ctl != nil { // commands end with it, whatever the store and the engine do
 		if err := ctl.Close(); err != nil {
-			m.log.Debug("close bridge", "sandbox", rec.SandboxID, "err", err)
+			m.log.Debug("close bridge", "sandbox", s.rec.SandboxID, "err", err)
 		}
 	}
-	if rec.Sent {
-		found, err := m.cfg.Engine.Remove(ctx, rec.ContainerID, rec.Container)
-		if err != nil {
-			return fmt.Errorf("remove container: %w", err)
-		}
-		rec.Settled = rec.Settled || found || m.restarted(ctx, rec)
-		m.mu.Lock()
-		s.rec.Settled = rec.Settled
-		m.mu.Unlock()
+	m.mark(ctx, s)
+	asked, err := m.removeContainer(ctx, s)
+	if err != nil {
+		return err
 	}
 	if err := waitQuiet(ctx, quiet); err != nil {
 		return err
+	}
+	// An operation that has just ended may have been about to exchange the container.
+	m.mu.Lock()
+	changed := s.rec.Container != asked.Container || s.rec.ContainerID != asked.ContainerID
+	m.mu.Unlock()
+	if changed {
+		if asked, err = m.removeContainer(ctx, s); err != nil {
+			return err
+		}
 	}
 	if tree != nil {
 		if err := tree.Close(); err != nil {
@@ -218,6 +202,7 @@ func (m *Manager) remove(s *sandbox) error {
 		s.tree = nil
 		m.mu.Unlock()
 	}
+	rec := asked
 	if !rec.Released {
 		if err := m.cfg.Quota.Release(ctx, rec.WorkspaceID); err != nil && !errors.Is(err, quota.ErrNotFound) {
 			return fmt.Errorf("release workspace: %w", err)
@@ -234,6 +219,45 @@ func (m *Manager) remove(s *sandbox) error {
 	return m.conclude(ctx, s, rec)
 }
 
+// mark makes the retirement durable, once. Removal goes on without, and soon: the earlier record owns
+// the sandbox just as well.
+func (m *Manager) mark(ctx context.Context, s *sandbox) {
+	if s.marked {
+		return
+	}
+	s.marked = true
+	ctx, cancel := context.WithTimeout(ctx, storeDeadline)
+	defer cancel()
+	m.mu.Lock()
+	rec := s.rec
+	m.mu.Unlock()
+	if err := m.put(ctx, rec); err != nil {
+		m.log.Warn("store retirement", "sandbox", rec.SandboxID, "err", err)
+	}
+}
+
+// removeContainer proves that the container of s is gone, as far as that can be, and returns the record
+// that it went by.
+func (m *Manager) removeContainer(ctx context.Context, s *sandbox) (record, error) {
+	m.mu.Lock()
+	rec := s.rec
+	m.mu.Unlock()
+	if !rec.Sent {
+		return rec, nil
+	}
+	found, err := m.cfg.Engine.Remove(ctx, rec.ContainerID, rec.Container)
+	if err != nil {
+		return rec, fmt.Errorf("remove container: %w", err)
+	}
+	rec.Settled = rec.Settled || found || m.restarted(ctx, s)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if s.rec.Container == rec.Container {
+		s.rec.Settled = s.rec.Settled || rec.Settled
+	}
+	return rec, nil
+}
+
 // entomb gives the workspace of s back and keeps its name. What may still appear under the
 // name has never been started and never can be: only this process starts containers.
 func (m *Manager) entomb(ctx context.Context, s *sandbox, rec record) error {
@@ -247,20 +271,25 @@ func (m *Manager) entomb(ctx context.Context, s *sandbox, rec record) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s.rec.Released = true
-	if m.workspaces[rec.WorkspaceID] == s {
-		delete(m.workspaces, rec.WorkspaceID)
-	}
+	m.moveLocked(s, onEntomb)
 	return errTombstone
 }
 
-// restarted reports whether the engine that took the create has ended since.
-func (m *Manager) restarted(ctx context.Context, r record) bool {
+// restarted reports whether the engine that took the create of s has ended since. Where nobody knows
+// which one took it, it was the one of now at the latest, unless the host has started again.
+func (m *Manager) restarted(ctx context.Context, s *sandbox) bool {
 	now, err := m.cfg.Engine.Instance(ctx)
 	if err != nil {
 		m.log.Warn("identify engine", "err", err)
 		return false
 	}
-	return now != r.EngineInstance
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if s.unsure && engine.SameBoot(now, s.rec.EngineInstance) {
+		s.rec.EngineInstance = now
+	}
+	s.unsure = false
+	return now != s.rec.EngineInstance
 }
 
 func waitQuiet(ctx context.Context, quiet <-chan struct{}) error {
@@ -294,7 +323,8 @@ func (m *Manager) conclude(ctx context.Context, s *sandbox, rec record) error {
 			return fmt.Errorf("drop invocations: %w", err)
 		}
 	}
-	rec.State, rec.GoneUnixMs = stateGone, time.Now().UnixMilli()
+	rec.GoneUnixMs = time.Now().UnixMilli()
+	rec.step(onRemoved)
 	change := state.Change{Key: rec.SandboxID, Delete: true}
 	if !rec.Failed {
 		text, err := json.Marshal(rec)
@@ -307,30 +337,29 @@ func (m *Manager) conclude(ctx context.Context, s *sandbox, rec record) error {
 		return fmt.Errorf("store removal: %w", err)
 	}
 	m.mu.Lock()
-	s.rec = rec
-	m.forgetLocked(s)
+	s.rec.Settled, s.rec.GoneUnixMs = rec.Settled, rec.GoneUnixMs
+	m.moveLocked(s, onRemoved)
 	m.done.removals++
-	var forgotten []string
-	if !rec.Failed {
-		forgotten = m.gone.add(rec, time.Now())
-	}
 	s.invocations = nil
 	m.mu.Unlock()
 	m.log.Info("sandbox gone", "sandbox", rec.SandboxID, "reason", rec.Reason)
-	m.drop(ctx, forgotten)
+	m.drop(ctx)
 	return nil
 }
 
-// drop forgets records that are past remembering; a failure leaves them for the next start.
-func (m *Manager) drop(ctx context.Context, ids []string) {
-	if len(ids) == 0 {
-		return
-	}
-	changes := make([]state.Change, len(ids))
-	for i, id := range ids {
+// drop forgets the records that are past remembering; a failure leaves them for the next start.
+func (m *Manager) drop(ctx context.Context) {
+	m.mu.Lock()
+	changes := make([]state.Change, len(m.outlived))
+	for i, id := range m.outlived {
 		changes[i] = state.Change{Key: id, Delete: true}
 	}
+	m.outlived = nil
+	m.mu.Unlock()
+	if len(changes) == 0 {
+		return
+	}
 	if err := m.cfg.Store.Update(ctx, bucketSandboxes, changes...); err != nil {
-		m.log.Warn("forget old records", "count", len(ids), "err", err)
+		m.log.Warn("forget old records", "count", len(changes), "err", err)
 	}
 }

@@ -133,3 +133,31 @@ func TestStaleCallbacksDoNothing(t *testing.T) {
 		}
 	})
 }
+
+// TestDisposeEndsWithTheManager: nobody retries any more after a shutdown that left something, so
+// nobody must wait for the next attempt.
+func TestDisposeEndsWithTheManager(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		m := w.boot(Limits{})
+		if err := m.Reconcile(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		r := mustCreate(t, m, "lease", "ws")
+		w.setFail(failing("remove", errors.New("broken")))
+		wantCode(t, "first dispose", m.Dispose(t.Context(), "ws", r.SandboxID), api.IncompleteCleanup)
+		ended := make(chan error, 1)
+		go func() { ended <- m.Dispose(context.Background(), "ws", r.SandboxID) }()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		if m.Shutdown(ctx) == nil {
+			t.Error("the shutdown says nothing of what it left")
+		}
+		select {
+		case err := <-ended:
+			wantCode(t, "dispose across the end", err, api.IncompleteCleanup)
+		case <-time.After(time.Hour):
+			t.Fatal("a dispose waits for a retry that never comes")
+		}
+	})
+}

@@ -29,17 +29,39 @@ type vault struct {
 	mu              sync.Mutex
 	leases, ends    int
 	expires         time.Duration
-	fail            error
+	fail, store     error
 	delivered, seen []string // frames as the supervisor got them; log lines
+	calls           []string // op and attempt, in order
+	asking, ending  func(context.Context)
 }
 
-func (v *vault) Put(context.Context, string, string, []byte) error { return nil }
-func (v *vault) Delete(context.Context, string, string) error      { return nil }
-func (v *vault) Each(string, func(string, []byte) error) error     { return nil }
-func (v *vault) Dispose(context.Context, credential.Request) error {
+// seenBy counts what the provider was called for.
+func (v *vault) seenBy(attempt string) (leases, ends int) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	for _, c := range v.calls {
+		switch c {
+		case "lease " + attempt:
+			leases++
+		case "dispose " + attempt:
+			ends++
+		}
+	}
+	return leases, ends
+}
+
+func (v *vault) Put(context.Context, string, string, []byte) error { return v.store }
+func (v *vault) Delete(context.Context, string, string) error      { return nil }
+func (v *vault) Each(string, func(string, []byte) error) error     { return nil }
+func (v *vault) Dispose(ctx context.Context, r credential.Request) error {
+	v.mu.Lock()
 	v.ends++
+	v.calls = append(v.calls, "dispose "+r.AttemptID)
+	ending := v.ending
+	v.mu.Unlock()
+	if ending != nil {
+		ending(ctx)
+	}
 	return nil
 }
 func (v *vault) Write(p []byte) (int, error) {
@@ -48,10 +70,17 @@ func (v *vault) Write(p []byte) (int, error) {
 	v.seen = append(v.seen, string(p))
 	return len(p), nil
 }
-func (v *vault) Lease(_ context.Context, r credential.Request) ([]byte, error) {
+func (v *vault) Lease(ctx context.Context, r credential.Request) ([]byte, error) {
+	v.mu.Lock()
+	v.leases++
+	v.calls = append(v.calls, "lease "+r.AttemptID)
+	asking := v.asking
+	v.mu.Unlock()
+	if asking != nil {
+		asking(ctx)
+	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.leases++
 	if v.fail != nil {
 		return nil, v.fail
 	}
@@ -69,8 +98,13 @@ func secretBubble(t *testing.T, f func(t *testing.T, w *world, m *Manager, v *va
 		w, v := newWorld(t), &vault{expires: time.Hour}
 		var err error
 		w.resolver, err = credential.New(credential.Options{
-			Bindings:  []credential.Binding{{BindingID: "b", ProviderID: "p", Category: "service", Kind: "token", Fields: []string{"token"}}},
-			Providers: map[string]credential.Provider{"p": v}, Store: v,
+			Bindings: []credential.Binding{
+				{BindingID: "b", ProviderID: "p", Category: "service", Kind: "token", Fields: []string{"token"}},
+				{BindingID: "narrow", ProviderID: "p", Category: "service", Kind: "token", Fields: []string{"token"}, Workspaces: []string{"other"}},
+				{BindingID: "model", ProviderID: "p", Category: "model-provider", Kind: "token", Fields: []string{"token"}},
+				{BindingID: "model-key", ProviderID: "p", Category: "service", Kind: "model-api-key", Fields: []string{"token"}},
+			},
+			Providers: map[string]credential.Provider{"p": v, "p2": v}, Store: v,
 			Now: func() (time.Time, error) { return time.Now(), nil }, Log: slog.New(slog.NewTextHandler(v, nil)),
 		})
 		if err != nil {
@@ -213,12 +247,37 @@ func TestSecretRunsBetweenTwoReplacements(t *testing.T) {
 func TestRefusedReferencesTouchNoContainer(t *testing.T) {
 	secretBubble(t, func(t *testing.T, w *world, m *Manager, v *vault, sb string) {
 		mark := w.mark()
+		changes := map[string]func(*api.ExecRequest){}
 		for what, change := range map[string]func(*api.ExecRequest){
-			"binding":   func(r *api.ExecRequest) { r.CredentialRefs[0].BindingID = "c" },
-			"execution": func(r *api.ExecRequest) { r.CredentialRefs[0].ExecutionID = "other" },
-			"name":      func(r *api.ExecRequest) { r.CredentialRefs[0].Fields[0].Name = "LD_PRELOAD" },
+			"binding":                             func(r *api.ExecRequest) { r.CredentialRefs[0].BindingID = "c" },
+			"execution":                           func(r *api.ExecRequest) { r.CredentialRefs[0].ExecutionID = "other" },
+			"provider":                            func(r *api.ExecRequest) { r.CredentialRefs[0].ProviderID = "q" },
+			"another provider than the binding's": func(r *api.ExecRequest) { r.CredentialRefs[0].ProviderID = "p2" },
+			"a category of a model provider":      func(r *api.ExecRequest) { r.CredentialRefs[0].BindingID = "model" },
+			"a kind of a model provider":          func(r *api.ExecRequest) { r.CredentialRefs[0].BindingID = "model-key" },
+			"another workspace's binding":         func(r *api.ExecRequest) { r.CredentialRefs[0].BindingID = "narrow" },
+			"a field outside the binding":         func(r *api.ExecRequest) { r.CredentialRefs[0].Fields[0].FieldID = "root" },
+			"a field twice": func(r *api.ExecRequest) {
+				r.CredentialRefs[0].Fields = append(r.CredentialRefs[0].Fields, api.CredentialField{Name: "B", FieldID: "token"})
+			},
+			"a name twice": func(r *api.ExecRequest) {
+				other := r.CredentialRefs[0]
+				other.DeliveryAttemptID = "d-2"
+				r.CredentialRefs = append(r.CredentialRefs, other)
+			},
+			"no field":            func(r *api.ExecRequest) { r.CredentialRefs[0].Fields = nil },
+			"17 fields":           func(r *api.ExecRequest) { r.CredentialRefs[0].Fields = make([]api.CredentialField, 17) },
+			"a malformed attempt": func(r *api.ExecRequest) { r.CredentialRefs[0].DeliveryAttemptID = "a/b" },
 		} {
-			r := secretCommand(what)
+			changes[what] = change
+		}
+		// The names of RUNTIME, each of its prefixes with something behind it.
+		for _, name := range []string{"PATH", "HOME", "IFS", "ENV", "BASH_ENV", "SHELL", "PWD", "LD_PRELOAD", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONSTARTUP", "NODE_OPTIONS",
+			"DOCKER_HOST", "DOCKER_CONFIG", "_", "HALLMARK_X", "", "A\x00B", "A=B", "A\nB", strings.Repeat("n", 257)} {
+			changes[fmt.Sprintf("the name %.20q", name)] = func(r *api.ExecRequest) { r.CredentialRefs[0].Fields[0].Name = name }
+		}
+		for what, change := range changes {
+			r := secretCommand("one")
 			change(&r)
 			_, err := m.Exec(t.Context(), "ws", sb, r, "d")
 			wantCode(t, what, err, api.SecretReferenceRejected)
@@ -340,7 +399,11 @@ func TestFailedReplacementEndsTheSandbox(t *testing.T) {
 						})
 					}
 					_, err := m.Exec(t.Context(), "ws", sb, secretCommand("one"), "d")
-					wantCode(t, "the caller", err, api.IncompleteCleanup)
+					want := api.IncompleteCleanup
+					if which == 1 && slices.Contains([]string{"precheck", "profile", "admit"}, step) {
+						want = api.Unqualified // nothing has run, and it is the start that is refused
+					}
+					wantCode(t, "the caller", err, want)
 					if ran != (which == 2) || len(v.delivered) != which-1 {
 						t.Errorf("ran %t, %d frames delivered", ran, len(v.delivered))
 					}
@@ -421,13 +484,13 @@ func TestSecretAndTheEndOfTheLease(t *testing.T) {
 				}
 				time.Sleep(59 * time.Second)
 			}
-			w.pause["create"] = 20 * time.Second
+			w.slow("create", 20*time.Second)
 			_, err := m.Exec(t.Context(), "ws", sb, secretCommand("one"), "d")
 			wantCode(t, "expired", err, api.SandboxExpired)
 			if len(v.delivered) != 0 {
 				t.Error("a secret was delivered")
 			}
-			w.pause["create"] = 0
+			w.slow("create", 0)
 			w.mu.Lock()
 			w.instance = "engine-2" // the create was cut off: until then its name is a tombstone
 			w.mu.Unlock()

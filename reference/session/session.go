@@ -19,8 +19,8 @@
 // otherwise; nothing but the log is written while it is held. Every timer, watcher and removal carries the
 // sandbox's id and generation and does nothing when either is stale.
 //
-// Reading order: config.go (what it needs), record.go, create.go, exec.go, claim.go, output.go, secret.go,
-// replace.go, cancel.go, retire.go, reconcile.go. Then reference/admission.
+// Reading order: config.go (what it needs), lifecycle.go (the states), record.go, create.go, exec.go, claim.go, output.go, secret.go,
+// replace.go, cancel.go, retire.go, reconcile.go, survey.go. Then reference/admission.
 package session
 
 import (
@@ -50,12 +50,15 @@ type Manager struct {
 	halt context.CancelFunc
 	wg   sync.WaitGroup
 
+	strangers map[string]int // by container: in how many surveys it was seen; survey's alone
+
 	mu         sync.Mutex
 	live       map[string]*sandbox // by sandbox id; everything that is not gone
 	leases     map[string]*sandbox // by client lease id
 	workspaces map[string]*sandbox // by workspace id; at most one sandbox each
 	purging    map[string]bool     // workspaces that are being purged
 	gone       *memory
+	outlived   []string // ids whose records in the store are not needed any more
 	creating   int
 	done       tally
 	execs      int
@@ -74,6 +77,7 @@ type sandbox struct {
 	receipt api.Receipt   // likewise
 
 	control Control
+	killed  func() (bool, error) // by the kernel at its limit of memory; nil when that cannot be asked
 	tree    *workspace.Tree
 	mount   quota.Mount
 
@@ -97,6 +101,7 @@ type sandbox struct {
 	attempt chan struct{} // closed and replaced after each failed removal
 
 	stored bool // a record may be durable; create's alone
+	unsure bool // the create may have been taken by a later engine than the recorded one
 	marked bool // the retirement is durable; retirement's alone
 }
 
@@ -143,7 +148,7 @@ func (m *Manager) Get(ctx context.Context, ws, sb string) (api.SandboxState, err
 		SandboxID: sb, WorkspaceID: ws, State: s.rec.wireState(), Reason: s.rec.Reason,
 		ExpiresAt: wire(s.expiry()), Generation: s.rec.Generation,
 	}
-	ready := s.rec.State == stateReady
+	ready := s.serves()
 	m.mu.Unlock()
 	if !ready {
 		return out, nil
@@ -198,9 +203,9 @@ func (m *Manager) readyLocked(ws, sb string) (*sandbox, error) {
 	if s.rec.WorkspaceID != ws {
 		return nil, api.E(api.SandboxWorkspaceMismatch, nil)
 	}
-	switch s.rec.State {
-	case stateReady:
-	case stateRetiring:
+	switch {
+	case s.serves():
+	case s.rec.State == stateRetiring:
 		return nil, api.E(s.rec.code(), nil)
 	default:
 		return nil, api.E(api.Unavailable, errors.New("sandbox is being created"))
@@ -236,7 +241,7 @@ func (m *Manager) release(s *sandbox) {
 	if s.active == 0 {
 		close(s.quiet)
 	}
-	if s.rec.State == stateReady {
+	if s.serves() {
 		m.armLocked(s)
 	}
 }
@@ -264,7 +269,7 @@ func (m *Manager) armLocked(s *sandbox) {
 	s.timer = time.AfterFunc(time.Until(at), func() {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		if now, ok := m.live[id]; ok && now.rec.Generation == generation && now.rec.State == stateReady {
+		if now, ok := m.live[id]; ok && now.rec.Generation == generation && now.serves() {
 			if !m.expireLocked(now) {
 				m.armLocked(now)
 			}

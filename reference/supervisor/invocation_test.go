@@ -146,21 +146,45 @@ func TestOutputBoundary(t *testing.T) {
 	})
 }
 
+// What is written to one stream takes nothing of the budget from what was written to the other before,
+// however close they are and whichever the collector looks at first.
+func TestLaterFloodTakesNothingFromBefore(t *testing.T) {
+	eachSandbox(t, func(t *testing.T, s *sandbox) {
+		c := s.connect(t)
+		const rounds, budget = 30, 1000
+		starved := 0
+		for range rounds {
+			sp := spawnOf("write", "100", "65536") // stdout first
+			sp.MaxOutput = budget
+			o := must(t, c, sp)
+			if len(o.Stdout)+len(o.Stderr) != budget || o.DroppedBytes != 100+65536-budget || !o.TruncatedStderr || o.TruncatedStdout != (len(o.Stdout) < 100) {
+				t.Fatalf("%d and %d bytes kept, %d dropped, truncated %v %v", len(o.Stdout), len(o.Stderr), o.DroppedBytes, o.TruncatedStdout, o.TruncatedStderr)
+			}
+			if len(o.Stdout) != 100 {
+				starved++
+			}
+		}
+		if starved > 0 {
+			t.Errorf("in %d of %d commands the later stream took the budget of the earlier one", starved, rounds)
+		}
+	})
+}
+
 func TestFloodIsDrainedUntilTimeout(t *testing.T) {
 	eachSandbox(t, func(t *testing.T, s *sandbox) {
 		c := s.connect(t)
 		sp := spawnOf("flood", "65536")
-		sp.Timeout, sp.MaxOutput = 700*time.Millisecond, 100_000
+		sp.Timeout, sp.MaxOutput = 2*time.Second, 100_000 // a busy machine takes its time to start it
 		began := time.Now()
 		o := must(t, c, sp)
 		if !o.TimedOut || o.Signal != "SIGTERM" || len(o.Stdout)+len(o.Stderr) != 100_000 || o.DroppedBytes < 1<<20 {
 			t.Errorf("%v: timed out %v signal %q kept %d dropped %d", time.Since(began), o.TimedOut, o.Signal, len(o.Stdout)+len(o.Stderr), o.DroppedBytes)
 		}
-		if d := time.Since(began); d > 5*time.Second {
+		if d := time.Since(began); d > 10*time.Second {
 			t.Errorf("took %v", d)
 		}
 		sp = spawnOf("flood", "1")
-		sp.Timeout = 300 * time.Millisecond
+		sp.Timeout = 2 * time.Second
 		if o := must(t, c, sp); len(o.Stdout) == 0 || len(o.Stderr) == 0 {
 			t.Errorf("a stream starved: %d and %d bytes", len(o.Stdout), len(o.Stderr))
 		}
@@ -171,17 +195,33 @@ func TestSurvivorsEnd(t *testing.T) {
 	eachSandbox(t, func(t *testing.T, s *sandbox) {
 		c := s.connect(t)
 		for _, tt := range []struct {
-			verb string
-			min  int64
-		}{{"daemon", 1}, {"stopped", 1}, {"reaper", 2}} {
-			t.Run(tt.verb, func(t *testing.T) {
+			name  string
+			argv  []string
+			beats []string
+			min   int64
+		}{
+			{"daemon", []string{"daemon", "daemon.beat"}, []string{"daemon.beat"}, 1},
+			{"stopped", []string{"stopped", "stopped.beat"}, []string{"stopped.beat"}, 1},
+			{"subreaper", []string{"reaper", "reaper.beat"}, []string{"reaper.beat"}, 2},
+			{"nested subreapers", []string{"nested", "nested.beat"}, []string{"nested.beat1", "nested.beat2", "nested.beat3"}, 6},
+			{"each forks the other again", []string{"pair", "pair.beat"}, []string{"pair.beat"}, 2},
+			{"let go by its tracer", []string{"traced", "traced.beat", "leave"}, []string{"traced.beat"}, 1},
+			{"waits in vfork", []string{"vforker", "vforker.beat", "leave"}, []string{"vforker.beat"}, 2},
+		} {
+			t.Run(tt.name, func(t *testing.T) {
 				began := time.Now()
-				o := must(t, c, spawnOf(tt.verb, tt.verb+".beat"))
+				o := must(t, c, spawnOf(tt.argv...))
 				if o.ExitCode != 0 || o.Signal != "" || o.DescendantsKilled < tt.min {
 					t.Errorf("%+v", o)
 				}
 				t.Logf("%v, %d killed", time.Since(began), o.DescendantsKilled)
-				s.quiet(t, tt.verb+".beat")
+				for _, name := range tt.beats {
+					s.quiet(t, name)
+				}
+				// What is stopped beats no more either way. It would be there.
+				if left := beating(t, c); len(left) > 0 {
+					t.Errorf("processes %v are left", left)
+				}
 			})
 		}
 		t.Run("killed by the tenant itself", func(t *testing.T) {
@@ -218,6 +258,48 @@ func TestTimeoutAndCancel(t *testing.T) {
 			t.Errorf("%v: %+v", err, o)
 		}
 		s.quiet(t, "cancel.beat")
+	})
+}
+
+// What does not hear SIGTERM, or is not there to hear it, gets SIGKILL after the grace.
+func TestUnkillableStylesEnd(t *testing.T) {
+	eachSandbox(t, func(t *testing.T, s *sandbox) {
+		c := s.connect(t)
+		for _, verb := range []string{"stubborn", "halter", "fifo", "traced", "vforker", "reaper"} {
+			t.Run(verb, func(t *testing.T) {
+				file := verb + ".style"
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				argv := []string{verb, file}
+				if verb == "reaper" {
+					argv = append(argv, "middle") // the leader itself is the subreaper
+				}
+				type end struct {
+					o   control.Outcome
+					err error
+				}
+				ended := make(chan end, 1)
+				go func() {
+					o, err := c.Exec(ctx, spawnOf(argv...))
+					ended <- end{o, err}
+				}()
+				s.awaitBeat(t, file)
+				time.Sleep(200 * time.Millisecond) // into the style: the beat comes before it
+				cancel()
+				began := time.Now()
+				e := <-ended
+				if !errors.Is(e.err, context.Canceled) || !e.o.CleanupProven {
+					t.Errorf("%v: %+v", e.err, e.o)
+				}
+				if d := time.Since(began); d > Grace+KillWithin {
+					t.Errorf("took %v", d)
+				}
+				s.quiet(t, file)
+				if left := beating(t, c); len(left) > 0 {
+					t.Errorf("processes %v are left", left)
+				}
+			})
+		}
 	})
 }
 

@@ -9,6 +9,8 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -40,9 +42,9 @@ func Invoke() error {
 		return fmt.Errorf("open channel: %w", err)
 	}
 	k := &keeper{conn: conn, pid: os.Getpid(), requests: make(chan control.Frame),
-		children: make(chan os.Signal, 1), term: make(chan os.Signal, 16)}
-	for i := range k.buf {
-		k.buf[i] = make([]byte, 1+control.OutputMax)
+		children: make(chan os.Signal, 1), term: make(chan os.Signal, 16), buf: make([]byte, 1+control.OutputMax)}
+	if k.watch, err = newWatch(); err != nil {
+		return fmt.Errorf("make poller: %w", err)
 	}
 	signal.Notify(k.children, unix.SIGCHLD)
 	signal.Notify(k.term, unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGPIPE) // outlived, not obeyed
@@ -67,10 +69,12 @@ type keeper struct {
 	requests chan control.Frame
 	children chan os.Signal
 	term     chan os.Signal
-	buf      [2][]byte
+	watch    *watch
+	buf      []byte
 
 	sendMu  sync.Mutex
 	current uint64
+	out     []byte // used again for each frame
 }
 
 func (k *keeper) read() {
@@ -90,7 +94,8 @@ func (k *keeper) emit(f control.Frame) {
 	k.sendMu.Lock()
 	defer k.sendMu.Unlock()
 	f.Request = k.current
-	k.conn.Write(control.Append(make([]byte, 0, control.HeaderSize+len(f.Payload)), f))
+	k.out = control.Append(k.out[:0], f)
+	k.conn.Write(k.out)
 }
 
 // invocation is one run. All reaping and signalling is done by the goroutine of run.
@@ -101,6 +106,7 @@ type invocation struct {
 	status  unix.WaitStatus
 	endedAt time.Time
 	zombies map[int]bool // dead, not reaped, when the leader ended: not our doing
+	until   time.Time    // when the killing gives up; zero before it begins
 	killing bool         // signals of ours are on their way
 	killed  uint64       // without the leader
 }
@@ -110,53 +116,50 @@ func (k *keeper) run(request uint64, s *control.Spawn) {
 	spawnFailed := func(step control.Step, e syscall.Errno) {
 		k.emit(control.Frame{Type: control.SpawnFailed, Payload: control.EncodeSpawnFailed(step, uint32(e))})
 	}
-	stdin, stdout, stderr, fds, err := openPipes()
+	p, err := openPipes()
 	if err != nil {
 		spawnFailed(control.StepFork, errnoOf(err))
 		return
 	}
 	secret, secretFD, err := openSecret(s.Secret)
 	if err != nil {
-		for i, f := range []*os.File{stdin, stdout, stderr} {
-			f.Close()
-			unix.Close(fds[i])
-		}
+		p.closeOwn()
+		p.closeTenant()
 		spawnFailed(control.StepFork, errnoOf(err))
 		return
 	}
 	defer secret.end()
-	began := time.Now()
-	pid, said, err := launch(s, fds, secretFD)
-	for _, fd := range fds {
-		unix.Close(fd)
-	}
-	if secret != nil {
-		unix.Close(secretFD)
-	}
+	output, err := collect(k.watch, p.outputs, s.MaxOutput, k.emit, k.buf)
 	if err != nil {
-		for _, f := range []*os.File{stdin, stdout, stderr} {
-			f.Close()
+		p.stdin.Close()
+		p.closeTenant()
+		if secret != nil {
+			unix.Close(secretFD)
 		}
 		spawnFailed(control.StepFork, errnoOf(err))
 		return
 	}
-	defer said.Close()
-	b := &budget{left: s.MaxOutput}
-	streams := []*collector{}
-	for i, p := range []*os.File{stdout, stderr} {
-		c := &collector{stream: i, pipe: p, budget: b, emit: k.emit, buf: k.buf[i], done: make(chan struct{})}
-		go c.run()
-		streams = append(streams, c)
+	began := time.Now()
+	pid, said, err := launch(s, p.tenant, secretFD)
+	p.closeTenant()
+	if secret != nil {
+		unix.Close(secretFD)
 	}
-	go feed(stdin, s.Stdin)
+	if err != nil {
+		p.stdin.Close()
+		output.finish()
+		spawnFailed(control.StepFork, errnoOf(err))
+		return
+	}
+	defer said.Close()
+	go feed(p.stdin, s.Stdin)
 	secret.deliver()
 	inv := &invocation{k: k, leader: pid, zombies: map[int]bool{}}
 	stopped, timedOut, proven := inv.supervise(s.Timeout)
-	stdin.Close() // ends feed, if it still writes
+	p.stdin.Close() // ends feed, if it still writes
 	secret.end()
-	for _, c := range streams {
-		c.finish()
-	}
+	output.finish()
+	b := &output.budget
 	r := readReport(said)
 	if !r.ready && !stopped {
 		// It died before any of the tenant's authority was used: at its limit of threads or memory, the Go
@@ -213,10 +216,14 @@ func (v *invocation) supervise(timeout time.Duration) (stopped, timedOut, proven
 
 // terminate asks the leader's process group to end, and gives it [Grace]. One call reaches all of
 // the group at once, however many they are; who has left it gets SIGKILL only.
+//
+// The group stands while it is asked, and again before it is killed: see stand.
 func (v *invocation) terminate() {
 	v.reap()
 	v.killing = true
-	if !v.group(unix.SIGTERM) || !v.group(unix.SIGCONT) { // a stopped process sees SIGTERM only then
+	v.until = time.Now().Add(Grace + KillWithin)
+	v.stand()
+	if !v.group(unix.SIGTERM) || !v.group(unix.SIGCONT) {
 		return
 	}
 	grace := time.NewTimer(Grace)
@@ -228,10 +235,35 @@ func (v *invocation) terminate() {
 		select {
 		case <-v.k.children:
 		case <-grace.C:
-			v.group(unix.SIGSTOP)
+			v.stand()
+			v.group(unix.SIGKILL)
 			return
 		}
 	}
+}
+
+// stand stops the leader's group until a look finds nothing in it that moves. Only then may it be
+// killed, where a sentry lets a fork finish that was under way when its process was signalled: with each
+// process of a bomb that dies, another's fork finds room, and the killing never overtakes the forks.
+// What stands makes room for nothing.
+func (v *invocation) stand() {
+	deadline := time.Now().Add(standWithin)
+	if !v.until.IsZero() && v.until.Before(deadline) {
+		deadline = v.until
+	}
+	for pause := time.Millisecond; v.group(unix.SIGSTOP); pause = min(2*pause, 100*time.Millisecond) {
+		look, err := descendants(v.k.pid, nil, time.Now().Add(lookWithin))
+		if err == nil && !slices.ContainsFunc(look, v.moves) || time.Now().After(deadline) {
+			return
+		}
+		time.Sleep(pause) // a stop has an event for the parent only, which is not always this process
+	}
+}
+
+// moves says whether p is of the leader's group and was not stopped when looked at, by a signal or a
+// tracer. Of a process whose first thread has left nobody can tell; it counts as stopped.
+func (v *invocation) moves(p stat) bool {
+	return p.group == v.leader && !strings.ContainsRune("TtZX", rune(p.state))
 }
 
 // group signals the leader's process group while the leader is not reaped: until then the number
@@ -246,7 +278,10 @@ func (v *invocation) clear() bool {
 		return true
 	}
 	v.killing = true
-	return tree{root: v.k.pid}.kill(time.Now().Add(KillWithin), v.reap)
+	if v.until.IsZero() {
+		v.until = time.Now().Add(KillWithin)
+	}
+	return tree{root: v.k.pid}.kill(v.until, v.reap)
 }
 
 func (v *invocation) end(ws unix.WaitStatus) {
@@ -278,25 +313,24 @@ func (v *invocation) reap() (none bool) {
 	}
 }
 
-// endGroup kills what the leader leaves in its group: first all of it stands still, by one call, and is
-// looked at, so that the count is exact; then all of it dies, by one call, before the leader's reaping can
+// endGroup kills what the leader leaves in its group: first all of it stands still, and is looked at,
+// so that the count is exact; then all of it dies, by one call, before the leader's reaping can
 // continue it.
 func (v *invocation) endGroup() {
-	if v.killing {
-		v.group(unix.SIGKILL)
-		return
-	}
-	v.group(unix.SIGSTOP)
-	look, err := descendants(v.k.pid, nil)
-	for _, p := range look {
-		if p.dead() {
-			v.zombies[p.pid] = true
-		} else {
-			v.killing = true
+	if !v.killing {
+		v.group(unix.SIGSTOP)
+		look, err := descendants(v.k.pid, nil, time.Now().Add(lookWithin))
+		v.killing = err != nil
+		for _, p := range look {
+			if p.dead() {
+				v.zombies[p.pid] = true
+			} else {
+				v.killing = true
+			}
 		}
 	}
-	if v.killing || err != nil {
-		v.killing = true
+	if v.killing {
+		v.stand()
 		v.group(unix.SIGKILL)
 	}
 }

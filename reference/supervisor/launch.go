@@ -195,17 +195,41 @@ func errnoOf(err error) syscall.Errno {
 	return syscall.EIO
 }
 
-// openPipes makes the three pipes of an invocation.
-func openPipes() (stdin, stdout, stderr *os.File, fds [3]int, err error) {
-	var own [3]*os.File
-	for i, end := range []string{"w", "r", "r"} {
-		if own[i], fds[i], err = pipe(end); err != nil {
+// streams are the pipes of one invocation: our ends, and the three that the tenant gets.
+type streams struct {
+	stdin   *os.File
+	outputs [2]int // stdout, stderr
+	tenant  [3]int
+}
+
+func openPipes() (p streams, err error) {
+	if p.stdin, p.tenant[0], err = pipe("w"); err != nil {
+		return p, err
+	}
+	for i := range p.outputs {
+		if p.outputs[i], p.tenant[1+i], err = rawPipe("r"); err != nil {
+			p.stdin.Close()
+			unix.Close(p.tenant[0])
 			for j := range i {
-				own[j].Close()
-				unix.Close(fds[j])
+				unix.Close(p.outputs[j])
+				unix.Close(p.tenant[1+j])
 			}
-			return nil, nil, nil, fds, err
+			return p, err
 		}
 	}
-	return own[0], own[1], own[2], fds, nil
+	return p, nil
+}
+
+// closeOwn closes our ends, where nobody reads them yet.
+func (p *streams) closeOwn() {
+	p.stdin.Close()
+	for _, fd := range p.outputs {
+		unix.Close(fd)
+	}
+}
+
+func (p *streams) closeTenant() {
+	for _, fd := range p.tenant {
+		unix.Close(fd)
+	}
 }

@@ -23,6 +23,10 @@ const (
 	Grace = 200 * time.Millisecond
 	// KillWithin bounds the sweeps; after it the cleanup counts as not proven.
 	KillWithin = 5 * time.Second
+	// lookWithin bounds one look at all processes, which under a bomb waits for them with each call.
+	lookWithin = 500 * time.Millisecond
+	// standWithin bounds how long a process group is stopped until all of it stands.
+	standWithin = 1500 * time.Millisecond
 	// keeperMargin is what a keeper may need beyond time-out or cancel, grace and sweeps before PID 1
 	// gives it up: its tree is killed then, and the worker hears that well within control.TerminateWithin.
 	keeperMargin = 1500 * time.Millisecond

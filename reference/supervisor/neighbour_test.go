@@ -3,8 +3,11 @@
 package supervisor
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"strconv"
+	"sync"
 	"testing"
 	"time"
 
@@ -161,6 +164,73 @@ func TestLaunchByATenant(t *testing.T) {
 		sp.Argv = []string{Binary, StageLaunch, "/", "tenant", "exit", "0"}
 		if o := must(t, s.connect(t), sp); o.ExitCode != 1 {
 			t.Errorf("%+v", o)
+		}
+	})
+}
+
+// Commands of one sandbox keep apart: while others are timed out, cancelled, drained and swept, each gets
+// its own bytes, all of them, and its own end.
+func TestInvocationsKeepApart(t *testing.T) {
+	eachSandbox(t, func(t *testing.T, s *sandbox) {
+		c := s.connect(t)
+		began := time.Now()
+		must(t, c, spawnOf("exit", "0"))
+		while := time.Second + 20*time.Since(began) // for several commands to begin at once, and to run a little
+		var disturbers, others sync.WaitGroup
+		disturbed := make(chan struct{})
+		disturbers.Go(func() {
+			sp := spawnOf("flood", "65536")
+			sp.Timeout, sp.MaxOutput = while, 50_000
+			o, err := c.Exec(t.Context(), sp)
+			if err != nil || !o.TimedOut || len(o.Stdout)+len(o.Stderr) != 50_000 || o.DroppedBytes == 0 || !o.CleanupProven {
+				t.Errorf("flood: %v: timed out %v, kept %d, dropped %d", err, o.TimedOut, len(o.Stdout)+len(o.Stderr), o.DroppedBytes)
+			}
+		})
+		disturbers.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), while)
+			defer cancel()
+			o, err := c.Exec(ctx, spawnOf("stubborn", "apart-cancel.beat"))
+			if !errors.Is(err, context.DeadlineExceeded) || o.Signal != "SIGKILL" || !o.CleanupProven {
+				t.Errorf("cancel: %v: %+v", err, o)
+			}
+		})
+		disturbers.Go(func() {
+			for range 2 {
+				o, err := c.Exec(t.Context(), spawnOf("daemon", "apart-daemon.beat"))
+				if err != nil || o.ExitCode != 0 || o.DescendantsKilled < 1 || !o.CleanupProven {
+					t.Errorf("daemon: %v: %+v", err, o)
+				}
+			}
+		})
+		others.Go(func() {
+			runs := 0
+			for disturbing := true; disturbing || runs == 0; runs++ {
+				sp := spawnOf("cat")
+				sp.Stdin = bytes.Repeat([]byte{byte(runs), 0, '\n', 0xff}, 50_000)
+				o, err := c.Exec(t.Context(), sp)
+				if err != nil || !bytes.Equal(o.Stdout, sp.Stdin) || len(o.Stderr) != 0 || o.ExitCode != 0 || o.TimedOut || o.DescendantsKilled != 0 || !o.CleanupProven {
+					t.Errorf("cat, run %d: %v: %d of %d bytes, exit %d %s, killed %d", runs, err, len(o.Stdout), len(sp.Stdin), o.ExitCode, o.Signal, o.DescendantsKilled)
+					return
+				}
+				select {
+				case <-disturbed:
+					disturbing = false
+				default:
+				}
+			}
+			t.Logf("cat ran %d times in %v", runs, while)
+		})
+		others.Go(func() {
+			o, err := c.Exec(t.Context(), spawnOf("sleep", strconv.FormatInt(2*while.Milliseconds(), 10)))
+			if err != nil || o.ExitCode != 0 || o.Signal != "" || o.DescendantsKilled != 0 || o.Duration < 2*while-time.Second {
+				t.Errorf("sleeper: %v: %+v", err, o)
+			}
+		})
+		disturbers.Wait()
+		close(disturbed)
+		others.Wait()
+		for _, beat := range []string{"apart-cancel.beat", "apart-daemon.beat"} {
+			s.quiet(t, beat)
 		}
 	})
 }

@@ -118,7 +118,7 @@ func (r *reaper) sweep() {
 		}
 		t.signal(unix.SIGKILL, false, deadline)
 		none := r.reap()
-		left, err := descendants(os.Getpid(), orphan)
+		left, err := descendants(os.Getpid(), orphan, deadline)
 		r.mu.Unlock()
 		if none || err == nil && len(left) == 0 || time.Now().After(deadline) {
 			return

@@ -203,3 +203,27 @@ func TestKeeperZeroesTheSecret(t *testing.T) {
 	none.deliver()
 	none.end()
 }
+
+// PID 1 and its keepers hold secrets for a moment; the leader, which inherits from them, for longer.
+func TestNobodyInASandboxDumpsACore(t *testing.T) {
+	s := hostSandbox(t)
+	s.connect(t)
+	look, err := descendants(s.pid, nil, time.Now().Add(time.Minute))
+	if err != nil || len(look) < idleKeepers {
+		t.Fatalf("%d processes below PID 1, %v", len(look), err)
+	}
+	pids := []int{s.pid}
+	for _, p := range look {
+		pids = append(pids, p.pid)
+	}
+	for _, pid := range pids {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/limits", pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, rest, _ := strings.Cut(string(text), "Max core file size")
+		if f := strings.Fields(rest); len(f) < 2 || f[0] != "0" || f[1] != "0" {
+			t.Errorf("process %d may dump a core: %.60q", pid, rest)
+		}
+	}
+}

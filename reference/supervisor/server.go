@@ -214,9 +214,9 @@ func (s *server) giveUp(ctx context.Context, keeper int, timeout time.Duration, 
 
 // relay passes output on and returns the frame that ends the invocation.
 func relay(h *handle, send func(control.Frame)) control.Frame {
-	r := bufio.NewReaderSize(h.conn, 4<<10)
+	r := control.NewReplies(bufio.NewReaderSize(h.conn, 4<<10))
 	for {
-		f, err := control.ReadReply(r)
+		f, err := r.Next()
 		if err != nil {
 			return control.Frame{Type: control.Lost}
 		}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -16,6 +17,7 @@ import (
 // name one process: a pid comes back only with a later start.
 type stat struct {
 	pid, ppid int
+	group     int // process group
 	state     byte
 	threads   int    // the dead leader of the thread group counts
 	start     uint64 // clock ticks since boot
@@ -29,7 +31,10 @@ func (s stat) dead() bool { return s.state == 'X' || s.state == 'Z' && s.threads
 // does not tell, so it counts as running.
 func (s stat) halted() bool { return s.dead() || s.state == 'T' }
 
-var errStat = errors.New("unreadable process state")
+var (
+	errStat = errors.New("unreadable process state")
+	errLate = errors.New("no time to look at every process")
+)
 
 func readStat(pid int) (stat, error) {
 	// One open, read, close with raw calls: sweeps do this for every process.
@@ -58,17 +63,19 @@ func parseStat(pid int, line []byte) (stat, error) {
 		return stat{}, errStat
 	}
 	ppid, err1 := strconv.Atoi(string(f[1]))
-	threads, err2 := strconv.Atoi(string(f[17]))
-	start, err3 := strconv.ParseUint(string(f[19]), 10, 64)
-	if err1 != nil || err2 != nil || err3 != nil {
+	group, err2 := strconv.Atoi(string(f[2]))
+	threads, err3 := strconv.Atoi(string(f[17]))
+	start, err4 := strconv.ParseUint(string(f[19]), 10, 64)
+	if errors.Join(err1, err2, err3, err4) != nil {
 		return stat{}, errStat
 	}
-	return stat{pid: pid, ppid: ppid, state: f[0][0], threads: threads, start: start}, nil
+	return stat{pid: pid, ppid: ppid, group: group, state: f[0][0], threads: threads, start: start}, nil
 }
 
 // descendants returns the processes below root, parents before children. roots limits the first
 // level; nil takes all of it. The view is not atomic: a link in it is proven by reading it again.
-func descendants(root int, roots func(pid int) bool) ([]stat, error) {
+// After the deadline no more is read: what was found is returned with [errLate].
+func descendants(root int, roots func(pid int) bool, deadline time.Time) ([]stat, error) {
 	d, err := os.Open("/proc")
 	if err != nil {
 		return nil, fmt.Errorf("list processes: %w", err)
@@ -79,10 +86,15 @@ func descendants(root int, roots func(pid int) bool) ([]stat, error) {
 		return nil, fmt.Errorf("list processes: %w", err)
 	}
 	children := map[int][]stat{}
+	var late error
 	for _, name := range names {
 		pid, err := strconv.Atoi(name)
 		if err != nil {
 			continue
+		}
+		if time.Now().After(deadline) {
+			late = errLate
+			break
 		}
 		if s, err := readStat(pid); err == nil {
 			children[s.ppid] = append(children[s.ppid], s)
@@ -101,5 +113,5 @@ func descendants(root int, roots func(pid int) bool) ([]stat, error) {
 			}
 		}
 	}
-	return out, nil
+	return out, late
 }

@@ -29,15 +29,15 @@ func listenAt(t *testing.T) (*net.UnixListener, error) {
 }
 
 func TestParseStat(t *testing.T) {
-	const tail = " S 7 1 1 0 -1 4194304 0 0 0 0 0 0 0 0 20 0 1 0 4242 0 0\n"
+	const tail = " S 7 5 1 0 -1 4194304 0 0 0 0 0 0 0 0 20 0 1 0 4242 0 0\n"
 	for _, tt := range []struct {
 		name, line string
 		want       stat
 		bad        bool
 	}{
-		{"plain", "12 (sh)" + tail, stat{12, 7, 'S', 1, 4242}, false},
-		{"a name that looks like fields", "12 (x) Z 1 1 (y)" + tail, stat{12, 7, 'S', 1, 4242}, false},
-		{"a line feed in the name", "12 (x\n9)" + tail, stat{12, 7, 'S', 1, 4242}, false},
+		{"plain", "12 (sh)" + tail, stat{12, 7, 5, 'S', 1, 4242}, false},
+		{"a name that looks like fields", "12 (x) Z 1 1 (y)" + tail, stat{12, 7, 5, 'S', 1, 4242}, false},
+		{"a line feed in the name", "12 (x\n9)" + tail, stat{12, 7, 5, 'S', 1, 4242}, false},
 		{"cut", "12 (sh) S 7", stat{}, true},
 		{"no name", "12 sh S 7", stat{}, true},
 		{"no number", strings.Replace("12 (sh)"+tail, " 7 ", " x ", 1), stat{}, true},

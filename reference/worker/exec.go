@@ -42,7 +42,7 @@ func (s *Server) exec(x *exchange, c call) error {
 		if err != nil {
 			return err
 		}
-		return x.answer(http.StatusOK, res)
+		return x.answerExec(res)
 	}
 	run, err := s.o.Sessions.Start(ctx, x.claims.WorkspaceID, c.sandbox, req, digest)
 	if err != nil {

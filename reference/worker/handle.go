@@ -3,11 +3,14 @@
 package worker
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
+	"encoding/base64"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"runtime/debug"
 	"strconv"
@@ -127,11 +130,20 @@ func (s *Server) dispatch(x *exchange, c call) error {
 	return errNoRoute
 }
 
+// self is what this worker says of itself now: pins may be renewed while it runs.
+func (s *Server) self() api.Health {
+	h := s.o.Health
+	if s.o.Admitted != nil {
+		h.CohortID, h.PinsDigest, h.EvidenceDigests = s.o.Admitted()
+	}
+	return h
+}
+
 func (s *Server) health(x *exchange) error {
 	if err := noBody(x.w, x.r, x.claims); err != nil {
 		return err
 	}
-	h := s.o.Health
+	h := s.self()
 	h.Challenge = x.claims.Challenge
 	statement, err := s.o.Signer.Health(h)
 	if err != nil {
@@ -152,7 +164,7 @@ func (s *Server) create(x *exchange) error {
 	if req.WorkspaceID != x.claims.WorkspaceID {
 		return api.E(api.AuthorizedWorkspaceRequired, errors.New("create names another workspace"))
 	}
-	if req.Expected.CohortID != s.o.Health.CohortID || req.Expected.PinsDigest != s.o.Health.PinsDigest {
+	if h := s.self(); req.Expected.CohortID != h.CohortID || req.Expected.PinsDigest != h.PinsDigest {
 		return api.E(api.Unqualified, errors.New("the caller expects another cohort or other pins"))
 	}
 	digest, err := api.CanonicalDigest(req)
@@ -225,24 +237,88 @@ func (x *exchange) answer(status int, v any) error {
 			return err
 		}
 	}
-	if len(b) > api.MaxAnswerBytes {
-		return api.E(api.OutputLimit, fmt.Errorf("answer of %d bytes", len(b)))
+	if err := x.head(status, len(b)); err != nil {
+		return err
 	}
-	if err := http.NewResponseController(x.w).SetWriteDeadline(time.Now().Add(x.patience)); err != nil {
-		return fmt.Errorf("set write deadline: %w", err)
-	}
-	if v != nil {
-		x.w.Header().Set("Content-Type", "application/json")
-		x.w.Header().Set("Content-Length", strconv.Itoa(len(b)))
-	}
-	x.started = true
-	x.w.WriteHeader(status)
 	if v == nil {
 		return nil
 	}
 	if _, err := x.w.Write(b); err != nil {
 		return api.E(api.StreamClosed, fmt.Errorf("write answer: %w", err))
 	}
+	return nil
+}
+
+// answerExec is answer for the result of a command, whose output is never in memory a second time: it
+// is encoded piece by piece on its way out.
+func (x *exchange) answerExec(res api.ExecResult) error {
+	outputs := [][]byte{res.Stdout, res.Stderr}
+	res.Stdout, res.Stderr = nil, nil
+	b, err := strictjson.Marshal(res)
+	if err != nil {
+		return err
+	}
+	// The names are the type's own and stand in its order; before them is an id, which has no quote.
+	pieces := [][]byte{}
+	for _, empty := range []string{`"stdout":""`, `"stderr":""`} {
+		at := bytes.Index(b, []byte(empty))
+		if at < 0 {
+			return fmt.Errorf("encoded result without %s", empty)
+		}
+		at += len(empty) - 1
+		pieces, b = append(pieces, b[:at]), b[at:]
+	}
+	pieces = append(pieces, b)
+	size := 0
+	for _, p := range pieces {
+		size += len(p)
+	}
+	for _, o := range outputs {
+		size += base64.StdEncoding.EncodedLen(len(o))
+	}
+	if err := x.head(http.StatusOK, size); err != nil {
+		return err
+	}
+	for i, p := range pieces {
+		if _, err = x.w.Write(p); err == nil && i < len(outputs) {
+			err = writeBase64(x.w, outputs[i])
+		}
+		if err != nil {
+			return api.E(api.StreamClosed, fmt.Errorf("write answer: %w", err))
+		}
+	}
+	return nil
+}
+
+// writeBase64 encodes b in pieces that hold whole groups.
+func writeBase64(w io.Writer, b []byte) error {
+	const piece = 24 << 10 // of input: 32 KiB of text
+	buf := make([]byte, 0, base64.StdEncoding.EncodedLen(min(len(b), piece)))
+	for len(b) > 0 {
+		n := min(len(b), piece)
+		buf = base64.StdEncoding.AppendEncode(buf[:0], b[:n])
+		if _, err := w.Write(buf); err != nil {
+			return err
+		}
+		b = b[n:]
+	}
+	return nil
+}
+
+// head begins an answer with a body of size bytes of JSON.
+func (x *exchange) head(status, size int) error {
+	if size > api.MaxAnswerBytes {
+		return api.E(api.OutputLimit, fmt.Errorf("answer of %d bytes", size))
+	}
+	if err := http.NewResponseController(x.w).SetWriteDeadline(time.Now().Add(x.patience)); err != nil {
+		return fmt.Errorf("set write deadline: %w", err)
+	}
+	if size > 0 {
+		x.w.Header().Set("Content-Type", "application/json")
+		x.w.Header().Set("Content-Length", strconv.Itoa(size))
+	}
+	x.started = true
+	x.w.WriteHeader(status)
 	return nil
 }
 

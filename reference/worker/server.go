@@ -104,9 +104,11 @@ type Verifier interface {
 	Verify(token string, want capability.Want) (capability.Claims, error)
 }
 
-// Options of [New]. All but Observer are required.
+// Options of [New]. All but Admitted and Observer are required.
 type Options struct {
-	Health      api.Health // what this worker says of itself; Challenge is set per answer
+	Health api.Health // what this worker says of itself; Challenge is set per answer
+	// Admitted gives Health's cohort, pins and evidence as they are now; nil leaves Health's own.
+	Admitted    func() (cohort, pins string, evidence []string)
 	Verifier    Verifier
 	Signer      *capability.Signer
 	Nonces      Nonces

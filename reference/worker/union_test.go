@@ -28,6 +28,7 @@ import (
 	"github.com/hallmark-sandbox/hallmark/reference/control"
 	"github.com/hallmark-sandbox/hallmark/reference/credential"
 	"github.com/hallmark-sandbox/hallmark/reference/engine"
+	"github.com/hallmark-sandbox/hallmark/reference/filedigest"
 	"github.com/hallmark-sandbox/hallmark/reference/quota"
 	"github.com/hallmark-sandbox/hallmark/reference/quota/loopimage"
 	"github.com/hallmark-sandbox/hallmark/reference/state"
@@ -62,6 +63,7 @@ var ours = map[string]struct {
 	"engine.ErrNotCreated":      {engine.ErrNotCreated, api.Unavailable},
 	"engine.ErrNotRunning":      {engine.ErrNotRunning, api.Unavailable},
 	"engine.ErrStillThere":      {engine.ErrStillThere, api.Unavailable},
+	"filedigest.ErrChanging":    {filedigest.ErrChanging, api.Unavailable},
 	"loopimage.ErrBusy":         {loopimage.ErrBusy, api.Unavailable},
 	"loopimage.ErrCorrupt":      {loopimage.ErrCorrupt, api.Unavailable},
 	"loopimage.ErrMismatch":     {loopimage.ErrMismatch, api.Unavailable},

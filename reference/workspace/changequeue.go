@@ -27,17 +27,19 @@ func newChangeQueue(most, mostBytes int) *changeQueue {
 
 func (c Change) bytes() int { return len(c.Path) + len(c.From) }
 
-func (q *changeQueue) add(c Change) {
+// add reports whether it made an Overflow of what was there.
+func (q *changeQueue) add(c Change) (overflow bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if len(q.items) >= q.most || q.bytes+c.bytes() > q.mostBytes || c.Type == Overflow {
-		q.items, q.bytes = []Change{{Type: Overflow}}, 0
+		q.items, q.bytes, overflow = []Change{{Type: Overflow}}, 0, true
 	}
 	if c.Type != Overflow {
 		q.items = append(q.items, c)
 		q.bytes += c.bytes()
 	}
 	q.wake()
+	return overflow
 }
 
 func (q *changeQueue) wake() {

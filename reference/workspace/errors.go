@@ -36,7 +36,9 @@ type Error struct {
 	Err  error
 }
 
-func (e *Error) Error() string { return fmt.Sprintf("%s %q: %v", e.Op, e.Path, e.Err) }
+// Error leaves the path out: it is the caller's or the tenant's text, may hold anything, and goes to
+// the log with whoever wraps this.
+func (e *Error) Error() string { return e.Op + ": " + e.Err.Error() }
 
 // Unwrap returns the cause, which matches a sentinel where one fits.
 func (e *Error) Unwrap() error { return e.Err }

@@ -168,3 +168,20 @@ func loopTree(t *testing.T, bytes, inodes int64) (tree *Tree, path string, usage
 		return u
 	}
 }
+
+// openView is a watcher's view of tree, which nobody steps but the test, on the thread that it must be used on.
+func openView(t *testing.T, tree *Tree) (*view, *thread) {
+	t.Helper()
+	th, err := newThread()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(th.close)
+	lim := WatchLimits{}.withDefaults()
+	v := &view{t: tree, lim: lim, out: newChangeQueue(lim.Changes, lim.Bytes)}
+	t.Cleanup(v.close)
+	if err := th.do(func() error { return v.open(t.Context()) }); err != nil {
+		t.Fatal(err)
+	}
+	return v, th
+}

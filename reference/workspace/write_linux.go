@@ -56,7 +56,7 @@ func (t *Tree) write(ctx context.Context, path []byte, mode string, body io.Read
 		return 0, "", err
 	}
 	if mode != Create && mode != Replace {
-		return 0, "", fmt.Errorf("%w: mode %q", ErrRequest, mode)
+		return 0, "", fmt.Errorf("%w: mode", ErrRequest)
 	}
 	if !digestRE.MatchString(wantDigest) {
 		return 0, "", fmt.Errorf("%w: digest is not sha256 and 64 hex digits", ErrRequest)

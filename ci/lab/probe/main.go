@@ -24,7 +24,7 @@ const seccompModeFilter = 2
 
 func main() {
 	if len(os.Args) > 1 {
-		os.Exit(part(os.Args[1]))
+		os.Exit(part(os.Args[1:]))
 	}
 	dir, err := os.MkdirTemp("/tmp", "probe")
 	if err != nil {
@@ -32,19 +32,28 @@ func main() {
 		os.Exit(1)
 	}
 	answers := map[string]string{
-		"sentry.openat2":        word(openat2(dir)),
-		"sentry.pidfd":          word(pidfd()),
-		"sentry.peerpidfd":      word(peerPidfd()),
-		"sentry.setprojid":      word(setProjectID("/workspace")),
-		"sentry.subreaper":      word(subreaper()),
-		"sentry.tmpfile":        word(tmpfile("/workspace")),
-		"sentry.nofollowdir":    word(noFollowDirectory(dir)),
-		"sentry.userns":         word(userNamespace()),
-		"sentry.io_uring":       word(call(unix.SYS_IO_URING_SETUP, 1, 0)),
-		"sentry.bpf":            word(call(unix.SYS_BPF, 0, 0)),
-		"sentry.memfd":          word(memfd()),
-		"sentry.no_new_privs":   word(prctlValue(unix.PR_GET_NO_NEW_PRIVS, 1)),
-		"sentry.seccomp_filter": word(prctlValue(unix.PR_GET_SECCOMP, seccompModeFilter)),
+		"sentry.openat2":                  word(openat2(dir)),
+		"sentry.pidfd":                    word(pidfd()),
+		"sentry.peerpidfd":                word(peerPidfd()),
+		"sentry.pidfd_open":               word(pidfdOpen()),
+		"sentry.pidfd_send_signal":        word(pidfdSendSignal()),
+		"sentry.peercred":                 word(peerCredentials(dir)),
+		"sentry.peercred_exited":          word(exitedPeerCredentials(dir)),
+		"sentry.peerpidfd_exited":         word(exitedPeerPidfd(dir)),
+		"sentry.peercred_listener":        word(listenerCredentials(dir)),
+		"sentry.scm_credentials_checked":  word(forgedCredentialsRefused()),
+		"sentry.abstract_names":           word(abstractNames()),
+		"sentry.abstract_names_exclusive": word(abstractNamesExclusive()),
+		"sentry.setprojid":                word(setProjectID("/workspace")),
+		"sentry.subreaper":                word(subreaper()),
+		"sentry.tmpfile":                  word(tmpfile("/workspace")),
+		"sentry.nofollowdir":              word(noFollowDirectory(dir)),
+		"sentry.userns":                   word(userNamespace()),
+		"sentry.io_uring":                 word(call(unix.SYS_IO_URING_SETUP, 1, 0)),
+		"sentry.bpf":                      word(call(unix.SYS_BPF, 0, 0)),
+		"sentry.memfd":                    word(memfd()),
+		"sentry.no_new_privs":             word(prctlValue(unix.PR_GET_NO_NEW_PRIVS, 1)),
+		"sentry.seccomp_filter":           word(prctlValue(unix.PR_GET_SECCOMP, seccompModeFilter)),
 	}
 	if err := json.NewEncoder(os.Stdout).Encode(answers); err != nil {
 		os.Exit(1)

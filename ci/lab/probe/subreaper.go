@@ -19,11 +19,12 @@ const (
 	partReaper = "reaper" // a subreaper that is not PID 1, which gets every orphan anyway
 	partParent = "parent" // starts an orphan and leaves it
 	partOrphan = "orphan" // says whose child it has become
+	partPeer   = "peer"   // connects to the path that follows, and stays until its standard input ends
 )
 
-func part(name string) int {
+func part(args []string) int {
 	var err error
-	switch name {
+	switch args[0] {
 	case partChild:
 	case partReaper:
 		err = reaper()
@@ -37,8 +38,12 @@ func part(name string) int {
 			time.Sleep(10 * time.Millisecond)
 		}
 		fmt.Print(os.Getppid())
+	case partPeer:
+		if len(args) == 2 {
+			err = peer(args[1])
+		}
 	default:
-		err = fmt.Errorf("no part %q", name)
+		err = fmt.Errorf("no part %q", args[0])
 	}
 	if err != nil {
 		fmt.Fprint(os.Stderr, word(err))

@@ -8,4 +8,6 @@ package cr
 import "github.com/hallmark-sandbox/hallmark/conformance"
 
 // Cases lists the family in the order of the catalogue.
-func Cases() []conformance.Case { return []conformance.Case{CR01, CR02, CR05, CR08} }
+func Cases() []conformance.Case {
+	return []conformance.Case{CR01, CR02, CR03, CR04, CR05, CR06, CR08, CR09, CR10}
+}

@@ -7,4 +7,6 @@ package ip
 import "github.com/hallmark-sandbox/hallmark/conformance"
 
 // Cases lists the family in the order of the catalogue.
-func Cases() []conformance.Case { return []conformance.Case{IP01, IP03} }
+func Cases() []conformance.Case {
+	return []conformance.Case{IP01, IP02, IP03, IP06, IP07, IP08, IP09, IP10, IP11}
+}

@@ -7,11 +7,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/hallmark-sandbox/hallmark/conformance"
 	"github.com/hallmark-sandbox/hallmark/conformance/cases/internal/attack"
+	"github.com/hallmark-sandbox/hallmark/conformance/cases/internal/underway"
 	"github.com/hallmark-sandbox/hallmark/conformance/cases/internal/wire"
 	"github.com/hallmark-sandbox/hallmark/conformance/oracle"
 	"github.com/hallmark-sandbox/hallmark/conformance/target"
@@ -79,10 +79,7 @@ func runLC01(ctx context.Context, t *conformance.T) error {
 
 // request is a create over a new workspace, which is recorded.
 func (c *creates) request(ctx context.Context) (target.RawRequest, error) {
-	spec := c.t.Spec(target.Spec{})
-	c.t.AdoptWorkspace(spec.WorkspaceID)
-	body, err := c.t.Target().Wire.CreateBody(ctx, spec)
-	return target.RawRequest{Op: "create", Method: "POST", Target: "/v1/sandboxes", WorkspaceID: spec.WorkspaceID, Body: body}, err
+	return underway.Request(ctx, c.t, c.t.Spec(target.Spec{}))
 }
 
 // made notes the sandbox of an accepted create, to be disposed after the case.
@@ -108,7 +105,7 @@ func (c *creates) count(ctx context.Context, after string, want int) error {
 	}
 	asked := 0
 	for _, call := range calls {
-		if call.Method == "POST" && strings.HasSuffix(call.Path, "/containers/create") {
+		if underway.IsCreate(call) {
 			asked++
 		}
 	}
@@ -229,7 +226,7 @@ func (c *creates) lost(ctx context.Context) error {
 	seen, err := attack.Eventually(ctx, 20*time.Second, func() (bool, error) {
 		calls, _, err := c.t.Target().Observer.Tape(mark)
 		for _, call := range calls {
-			if call.Method == "POST" && strings.HasSuffix(call.Path, "/containers/create") {
+			if underway.IsCreate(call) {
 				return true, err
 			}
 		}

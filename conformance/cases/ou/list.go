@@ -7,4 +7,6 @@ package ou
 import "github.com/hallmark-sandbox/hallmark/conformance"
 
 // Cases lists the family in the order of the catalogue.
-func Cases() []conformance.Case { return []conformance.Case{OU01, OU05} }
+func Cases() []conformance.Case {
+	return []conformance.Case{OU01, OU02, OU03, OU04, OU05, OU06, OU08}
+}

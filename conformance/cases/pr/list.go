@@ -7,4 +7,6 @@ package pr
 import "github.com/hallmark-sandbox/hallmark/conformance"
 
 // Cases lists the family in the order of the catalogue.
-func Cases() []conformance.Case { return []conformance.Case{PR01, PR05} }
+func Cases() []conformance.Case {
+	return []conformance.Case{PR01, PR02, PR03, PR04, PR05, PR07, PR08, PR10, PR11, PR12}
+}

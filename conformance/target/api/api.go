@@ -191,6 +191,6 @@ func (d *driver) target() *target.Target {
 	add(e != nil && e.NetworkNamespace != "" && e.Network != "", "observer.network")
 	add(d.worker.Load() != nil || d.cfg.Attach != nil && d.cfg.Attach.WorkerPid > 0, "observer.worker-process")
 	add(d.tape != nil, "observer.tape")
-	add(d.worker.Load() != nil, "controller.restart")
+	add(d.worker.Load() != nil, "controller.restart", "controller.terminate")
 	return t
 }

@@ -35,6 +35,17 @@ func (c controller) Kill(context.Context) error {
 	return nil
 }
 
+func (c controller) Terminate(ctx context.Context, again func()) (int, error) {
+	w := c.worker.Load()
+	if w == nil {
+		return 0, target.ErrUnavailable
+	}
+	if !w.alive() {
+		return 0, errors.New("the worker is not running")
+	}
+	return w.signalled(ctx, again)
+}
+
 func (c controller) Start(ctx context.Context) error {
 	w := c.worker.Load()
 	if w == nil {
@@ -43,7 +54,11 @@ func (c controller) Start(ctx context.Context) error {
 	if w.alive() {
 		return errors.New("the worker is running")
 	}
-	return c.start(ctx)
+	err := c.start(ctx)
+	if errors.Is(err, errEnded) || errors.Is(err, errSilent) {
+		return &target.Error{Code: "worker-not-started", Kind: target.KindDied, Cause: err}
+	}
+	return err
 }
 
 func (c controller) Inject(rule target.TapeRule) error {
@@ -51,4 +66,12 @@ func (c controller) Inject(rule target.TapeRule) error {
 		return target.ErrUnavailable
 	}
 	return c.tape.Inject(rule)
+}
+
+func (c controller) Calm() error {
+	if c.tape == nil {
+		return target.ErrUnavailable
+	}
+	c.tape.Calm()
+	return nil
 }

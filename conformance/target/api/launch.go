@@ -237,6 +237,9 @@ func (d *driver) start(ctx context.Context) error {
 // errEnded says that a worker's process ended before it had answered.
 var errEnded = errors.New("the worker ended at its start")
 
+// errSilent says that a worker did not answer in time.
+var errSilent = errors.New("the worker does not answer")
+
 // answers waits until the worker gives a health answer. The error matches errEnded when its process
 // has ended first.
 func answers(ctx context.Context, c *client.Client, p *process) (api.Health, error) {
@@ -253,7 +256,7 @@ func answers(ctx context.Context, c *client.Client, p *process) (api.Health, err
 		case <-p.done:
 			return h, fmt.Errorf("%w: %v", errEnded, p.err)
 		case <-ctx.Done():
-			return h, fmt.Errorf("the worker does not answer: %w", err)
+			return h, fmt.Errorf("%w: %w", errSilent, err)
 		case <-tick.C:
 		}
 	}

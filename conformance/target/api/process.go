@@ -3,6 +3,7 @@
 package api
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -74,14 +75,38 @@ func (p *process) terminate(bound time.Duration) error {
 	if !p.alive() {
 		return fmt.Errorf("it had ended before: %v", p.err)
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), bound)
+	defer cancel()
+	if _, err := p.signalled(ctx, nil); err != nil {
+		return fmt.Errorf("within %s: %w", bound, err)
+	}
+	return p.err
+}
+
+// signalled sends SIGTERM, a second one when again has returned, and returns the exit status. The process is
+// killed when ctx ends first.
+func (p *process) signalled(ctx context.Context, again func()) (int, error) {
 	syscall.Kill(p.pid, syscall.SIGTERM)
+	if again != nil {
+		again()
+		if p.alive() {
+			syscall.Kill(p.pid, syscall.SIGTERM)
+		}
+	}
 	select {
 	case <-p.done:
-		return p.err
-	case <-time.After(bound):
+	case <-ctx.Done():
 		p.kill()
-		return errors.New("it did not end within " + bound.String())
+		return 0, fmt.Errorf("it did not end: %w", ctx.Err())
 	}
+	var exited *exec.ExitError
+	switch {
+	case p.err == nil:
+		return 0, nil
+	case errors.As(p.err, &exited):
+		return exited.ExitCode(), nil
+	}
+	return 0, p.err
 }
 
 // startTicks is field 22 of proc_pid_stat(5): with the pid it names one process for good.

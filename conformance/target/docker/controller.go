@@ -26,3 +26,7 @@ func (controller) Start(context.Context) error { return target.ErrUnavailable }
 func (controller) Inject(target.TapeRule) error {
 	return target.ErrUnavailable
 }
+func (controller) Terminate(context.Context, func()) (int, error) {
+	return 0, target.ErrUnavailable
+}
+func (controller) Calm() error { return target.ErrUnavailable }

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/hallmark-sandbox/hallmark/conformance/target"
@@ -129,15 +130,22 @@ func (c *conn) send(ctx context.Context, op string, bound time.Duration, req req
 	return id, p, c.write(line)
 }
 
+// endingWithin is how long a program that closed its input may take to end, if it does.
+const endingWithin = 2 * time.Second
+
 // write puts one whole line. Half a line would make every later one unreadable.
 func (c *conn) write(line []byte) error {
 	c.proc.stdin.SetWriteDeadline(time.Now().Add(c.bounds.write))
 	if _, err := c.proc.stdin.Write(append(line, '\n')); err != nil {
+		wait := time.Duration(0)
+		if errors.Is(err, syscall.EPIPE) { // nobody has the other end: the program is ending, or has closed it
+			wait = endingWithin
+		}
 		select {
 		case <-c.broken:
 		case <-c.proc.done:
 			<-c.broken // watch tells how it ended
-		default:
+		case <-time.After(wait):
 			c.fail(violation("the program does not read its requests: %v", err))
 		}
 		return c.reason

@@ -180,5 +180,10 @@ func (c controller) restart(ctx context.Context, op string) error {
 }
 
 func (c controller) Inject(target.TapeRule) error { return target.ErrUnavailable }
+func (c controller) Calm() error                  { return target.ErrUnavailable }
+
+func (c controller) Terminate(context.Context, func()) (int, error) {
+	return 0, target.ErrUnavailable
+}
 
 var errNoEngine = errors.New("the engine does not answer")

@@ -25,7 +25,7 @@ var features = []conformance.Feature{
 var parts = []conformance.Part{
 	conformance.PartWorkspacePath, conformance.PartCgroup, conformance.PartEngine, conformance.PartWorkerProcess, conformance.PartNetwork,
 	conformance.PartTape, conformance.PartFoothold, conformance.PartRestart, conformance.PartWire, conformance.PartConcurrent,
-	conformance.PartAuthority, conformance.PartPeers, conformance.PartSecrets,
+	conformance.PartAuthority, conformance.PartPeers, conformance.PartSecrets, conformance.PartTerminate,
 }
 
 func checkDescribe(ctx context.Context, s *subject) error {

@@ -147,8 +147,13 @@ func checkParts(ctx context.Context, s *subject) error {
 		agree("controller.restart", "Kill", ctl.Kill(ctx))
 		agree("controller.restart", "Start", ctl.Start(ctx))
 	}
+	if !s.has("controller.terminate") {
+		_, err = ctl.Terminate(ctx, nil)
+		agree("controller.terminate", "Terminate", err)
+	}
 	if !s.has("observer.tape") {
 		agree("observer.tape", "Inject", ctl.Inject(target.TapeRule{Method: "GET", Match: "^/never$", Nth: 1, Status: 500}))
+		agree("observer.tape", "Calm", ctl.Calm())
 	}
 	if s.has("runtime.wire") != (s.tg.Wire != nil) {
 		f.add("runtime.wire and Target.Wire come together")
@@ -205,6 +210,14 @@ func checkRestart(ctx context.Context, s *subject) error {
 	if err == nil {
 		f.add("a killed daemon describes itself")
 	}
+	if s.has("controller.terminate") {
+		if err := s.tg.Controller.Start(ctx); err != nil {
+			return err
+		}
+		if status, err := s.tg.Controller.Terminate(ctx, nil); err != nil || status != 0 {
+			f.add("a daemon that has nothing to do ends at SIGTERM with status %d, %v", status, err)
+		}
+	}
 	if err := s.tg.Controller.Start(ctx); err != nil {
 		return err
 	}
@@ -240,3 +253,7 @@ func (absentController) Foothold(context.Context, string, []string, []byte) (tar
 func (absentController) Kill(context.Context) error   { return target.ErrUnavailable }
 func (absentController) Start(context.Context) error  { return target.ErrUnavailable }
 func (absentController) Inject(target.TapeRule) error { return target.ErrUnavailable }
+func (absentController) Calm() error                  { return target.ErrUnavailable }
+func (absentController) Terminate(context.Context, func()) (int, error) {
+	return 0, target.ErrUnavailable
+}

@@ -59,6 +59,8 @@ func request(attempt, binding string) credential.Request {
 func Run(t *testing.T, c Config) {
 	t.Run("lease and dispose", func(t *testing.T) { testLease(t, c.New(t)) })
 	t.Run("unknown binding", func(t *testing.T) { testUnknown(t, c.New(t)) })
+	t.Run("another scope", func(t *testing.T) { testScope(t, c.New(t)) })
+	t.Run("dispose again", func(t *testing.T) { testDisposeAgain(t, c.New(t)) })
 	t.Run("ended context", func(t *testing.T) { testEnded(t, c.New(t)) })
 	t.Run("buffers are the caller's", func(t *testing.T) { testBuffers(t, c.New(t)) })
 	t.Run("concurrent attempts", func(t *testing.T) { testConcurrent(t, c.New(t)) })
@@ -100,6 +102,36 @@ func testUnknown(t *testing.T, p credential.Provider) {
 	}
 	if err := p.Dispose(t.Context(), r); err != nil {
 		t.Errorf("dispose of a lease that failed: %v", err)
+	}
+}
+
+// testScope asks on behalf of others. What a provider gives them, if anything, must not be good for them:
+// one that fills in whatever scope it is asked for gives every tenant's secret to every other.
+func testScope(t *testing.T, p credential.Provider) {
+	for what, change := range map[string]func(r *credential.Request){
+		"workspace": func(r *credential.Request) { r.WorkspaceID = "ct-other" },
+		"execution": func(r *credential.Request) { r.ExecutionID = "ct-other" },
+	} {
+		r := request("s-"+what, BindingID)
+		change(&r)
+		b, err := p.Lease(t.Context(), r)
+		if err == nil && credential.CheckPayload(b, r, time.Now()) == nil {
+			t.Errorf("another %s gets a payload that is good for it", what)
+		}
+		if err := p.Dispose(t.Context(), r); err != nil {
+			t.Errorf("dispose for another %s: %v", what, err)
+		}
+	}
+}
+
+// testDisposeAgain tells of an end for a second time, and of one whose lease never came, as a worker
+// may after it died.
+func testDisposeAgain(t *testing.T, p credential.Provider) {
+	mustLease(t, p, "t1")
+	for _, attempt := range []string{"t1", "t1", "t-never"} {
+		if err := p.Dispose(t.Context(), request(attempt, BindingID)); err != nil {
+			t.Errorf("dispose of %s: %v", attempt, err)
+		}
 	}
 }
 

@@ -5,8 +5,11 @@ package evidencecmd
 import (
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/hallmark-sandbox/hallmark/cmd/hallmark/internal/exit"
 	"github.com/hallmark-sandbox/hallmark/evidence"
@@ -36,6 +39,36 @@ func bundlesExist(dirs []string) error {
 	return nil
 }
 
+// maxDepth bounds the search for bundles: out/NAME/bundle and one folder more.
+const maxDepth = 4
+
+// bundlesBelow are all bundle directories in dir, in the order of their names. Links are not followed.
+func bundlesBelow(dir string) ([]string, error) {
+	var out []string
+	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || !e.IsDir() {
+			return err
+		}
+		if isBundle(path) {
+			out = append(out, path)
+			return fs.SkipDir
+		}
+		if rel, err := filepath.Rel(dir, path); err != nil {
+			return err
+		} else if rel != "." && strings.Count(rel, string(filepath.Separator))+1 >= maxDepth {
+			return fs.SkipDir
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, failed(err, "name a readable folder with --evidence")
+	}
+	if len(out) == 0 {
+		return nil, failed(fmt.Errorf("%s holds no bundle", dir), "name the folder in which `hallmark run --key` wrote them")
+	}
+	return out, nil
+}
+
 func isBundle(dir string) bool {
 	_, err := os.Stat(filepath.Join(dir, evidence.EvidenceFile))
 	return err == nil
@@ -49,15 +82,7 @@ func answer(out io.Writer, g gate.Config, r gate.Result) {
 		return
 	}
 	if r.Admitted {
-		fmt.Fprintf(out, "admitted for cohort %s\n", r.Cohort)
-		for _, s := range r.Subjects {
-			fmt.Fprintf(out, "  %-10s %s  %s\n", s.Role, s.Digest, s.Name)
-		}
-		for _, d := range r.Decisions {
-			for _, w := range d.Waivers {
-				fmt.Fprintf(out, "  waived     %s\n", showWaiver(w))
-			}
-		}
+		admitted(out, r)
 		fmt.Fprintf(out, "pins: %s\n", r.Pins)
 		return
 	}
@@ -74,6 +99,57 @@ func answer(out io.Writer, g gate.Config, r gate.Result) {
 	}
 	if all(r.Decisions) { // each by itself, but not together
 		fmt.Fprintf(out, "denied: %s\n", r.Detail)
+	}
+	if named(r.Fleet) {
+		release(out, r.Fleet)
+	}
+}
+
+// admitted prints what may start, once per digest: a fleet's bundles name the same images.
+func admitted(out io.Writer, r gate.Result) {
+	if named(r.Fleet) {
+		fmt.Fprintf(out, "released for %d cohorts\n", len(r.Fleet.Cohorts))
+		release(out, r.Fleet)
+	} else {
+		fmt.Fprintf(out, "admitted for cohort %s\n", r.Cohort)
+	}
+	seen := map[string]bool{}
+	for _, s := range r.Subjects {
+		kept := s.Role == evidence.ImageWorkload && !slices.ContainsFunc(r.Fleet.Images, func(m evidence.ImageRelease) bool { return m.ConfigDigest == s.Digest && m.Released })
+		if !seen[s.Digest] && !kept {
+			fmt.Fprintf(out, "  %-10s %s  %s\n", s.Role, s.Digest, s.Name)
+		}
+		seen[s.Digest] = true
+	}
+	for _, d := range r.Decisions {
+		for _, w := range d.Waivers {
+			fmt.Fprintf(out, "  waived     %s\n", showWaiver(w))
+		}
+	}
+}
+
+// named says whether the policy has a fleet.
+func named(f evidence.Fleet) bool { return len(f.Cohorts) > 0 && f.Cohorts[0].Name != "" }
+
+// release prints the standing of every required cohort, and of every image.
+func release(out io.Writer, f evidence.Fleet) {
+	for _, c := range f.Cohorts {
+		if c.Admitted {
+			fmt.Fprintf(out, "  cohort     %s: admitted until %s, for %s\n", c.Name, c.NotAfter, strings.Join(c.Profiles, ", "))
+		} else {
+			fmt.Fprintf(out, "  cohort     %s: blocks: %s: %s\n", c.Name, c.Reason, c.Reason.Sentence())
+		}
+	}
+	for _, m := range f.Images {
+		state := "released"
+		if !m.Released {
+			var by []string
+			for _, b := range m.Blocked {
+				by = append(by, fmt.Sprintf("%s (%s)", b.Cohort, b.Reason))
+			}
+			state = "kept back by " + strings.Join(by, ", ")
+		}
+		fmt.Fprintf(out, "  image      %s %s: %s\n", m.ConfigDigest, m.Name, state)
 	}
 }
 
@@ -104,44 +180,5 @@ func denial(out io.Writer, what string, d evidence.Decision) {
 
 // refusal is the error of a denial.
 func refusal(sentence string, r evidence.Reason) error {
-	return &exit.Error{Status: exit.Negative, Sentence: fmt.Sprintf("%s (%s)", sentence, r), Remedy: remedyFor(r)}
-}
-
-// remedyFor says what can be done about a denial, by the step that gives its code.
-func remedyFor(r evidence.Reason) string {
-	switch r {
-	case evidence.ReasonPolicySignature:
-		return "give the policy and the root key that belong together, with --trust and --root"
-	case evidence.ReasonPolicyExpired:
-		return "sign a new version of the trust policy, see `hallmark trust sign --help`"
-	case evidence.ReasonPolicyRollback:
-		return "give the newest trust policy that this gate has seen, or a newer one"
-	case evidence.ReasonPolicyCatalogue, evidence.ReasonCatalogue:
-		return "use suite, gate and policy of one release, or give the gate the other catalogue with --catalogue"
-	case evidence.ReasonProfile:
-		return "run the suite with --profile for what the policy requires; a profile without cases can be met by nobody"
-	case evidence.ReasonClaimAbsent, evidence.ReasonClaimUnchecked:
-		return "let the target claim only what it has, and give the suite what it needs to look"
-	case evidence.ReasonCohortOther:
-		return "run the suite on the cohort that is asked for, or ask for the one that it ran on"
-	case evidence.ReasonMutation:
-		return "use `hallmark conformance`, which adds mutation evidence, or a policy that only records it"
-	}
-	switch step := r.Step(); {
-	case step == 0:
-		return "give a signed trust policy, see `hallmark trust show --help`"
-	case step <= 4:
-		return "get the bundle again, whole and unchanged, from whoever made it"
-	case step <= 6:
-		return "see `hallmark trust show` for the keys that the policy trusts, and for what"
-	case step <= 10:
-		return "look at what the bundle says with `hallmark evidence inspect`"
-	case step <= 12:
-		return "mend what is named and run the suite again on this cohort"
-	case step == 13:
-		return "get the bundle again from whoever made it: it does not agree with itself"
-	case step <= 15:
-		return "run the suite again on this cohort"
-	}
-	return "see `hallmark gate --help`"
+	return &exit.Error{Status: exit.Negative, Sentence: fmt.Sprintf("%s (%s)", sentence, r), Remedy: r.Remedy()}
 }

@@ -3,6 +3,7 @@
 package evidencecmd
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -10,39 +11,17 @@ import (
 	"github.com/hallmark-sandbox/hallmark/cmd/hallmark/internal/exit"
 	"github.com/hallmark-sandbox/hallmark/evidence"
 	"github.com/hallmark-sandbox/hallmark/evidence/gate"
-	"github.com/hallmark-sandbox/hallmark/evidence/signing"
+	"github.com/hallmark-sandbox/hallmark/reference/cohort"
 )
 
 func (c *commands) evidence() *cobra.Command {
-	return exit.Group(&cobra.Command{Use: "evidence", Short: "Make keys, look into bundles, verify them"},
-		c.keygen(), c.inspect(), c.verify(), c.mutate(), c.selftest(), c.flips(), c.showCatalogue())
-}
-
-func (c *commands) keygen() *cobra.Command {
-	var out, algorithm string
-	cmd := &cobra.Command{
-		Use:   "keygen --out FILE",
-		Short: "Make a signing key (PKCS8 PEM, mode 0600) and its public half",
-		Args:  noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if out == "" {
-				return usage("keygen needs an output file", "name it with --out FILE")
-			}
-			s, err := signing.Generate(out, gate.PublicPath(out), algorithm)
-			if err != nil {
-				return failed(err, "name a new file, and ed25519 or ecdsa-p256 as algorithm")
-			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s\n%s\n%s\n", out, gate.PublicPath(out), s.PublicKey().Digest())
-			return nil
-		},
-	}
-	cmd.Flags().StringVar(&out, "out", "", "private key to write; the public one gets .pub")
-	cmd.Flags().StringVar(&algorithm, "algorithm", evidence.Ed25519, "ed25519 or ecdsa-p256")
-	return cmd
+	return exit.Group(&cobra.Command{Use: "evidence", Short: "Make keys, look into bundles, verify and move them"},
+		c.keygen(), c.publicKey(), c.inspect(), c.verify(), c.pack(), c.unpack(), c.push(), c.pull(), c.log(),
+		c.mutate(), c.selftest(), c.flips(), c.showCatalogue(), c.host())
 }
 
 func (c *commands) verify() *cobra.Command {
-	var root, trust, cohort string
+	var root, trust, cohort, log string
 	var bundles []string
 	var asJSON bool
 	cmd := &cobra.Command{
@@ -67,13 +46,17 @@ func (c *commands) verify() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			ledger, err := gate.FollowLog(p, log, "", nil)
+			if err != nil {
+				return denied(err)
+			}
 			var first error
 			for _, dir := range bundles {
-				d, err := evidence.DecideDir(evidence.Question{
+				d, err := gate.Decide(evidence.Question{
 					Policy: p, Memory: evidence.NewMemory(), Catalogue: &cat, Cohort: cohort, Now: now(), Depth: evidence.AuditDepth,
-				}, dir)
+				}, dir, ledger)
 				if err != nil {
-					return failed(err, remedyOf(err))
+					return denied(err)
 				}
 				if asJSON {
 					if err := printJSON(cmd, d); err != nil {
@@ -98,10 +81,30 @@ func (c *commands) verify() *cobra.Command {
 	f.StringVar(&root, "root", "", "PEM file with the root's public key")
 	f.StringVar(&trust, "trust", "", "signed trust policy")
 	f.StringVar(&cohort, "cohort", "", "cohort id that the evidence must be of")
+	f.StringVar(&log, "log", "", logUsage)
 	f.StringArrayVar(&bundles, "bundle", nil, "bundle directory (repeatable)")
 	f.BoolVar(&asJSON, "json", false, "print each decision as JSON")
 	c.catalogueFlag(cmd)
 	return cmd
+}
+
+func (c *commands) host() *cobra.Command {
+	return &cobra.Command{
+		Use:   "host",
+		Short: "Print the id of this host, as evidence names it",
+		Args:  noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			id, err := cohort.HostID()
+			if err == nil && id == "" {
+				err = errors.New("it has no machine-id(5)")
+			}
+			if err != nil {
+				return failed(fmt.Errorf("this host has no id: %w", err), "give it one with systemd-machine-id-setup")
+			}
+			fmt.Fprintln(cmd.OutOrStdout(), id)
+			return nil
+		},
+	}
 }
 
 func (c *commands) showCatalogue() *cobra.Command {
@@ -118,5 +121,5 @@ func denied(err error) error {
 	if evidence.ReasonOf(err) == "" {
 		return failed(err, remedyOf(err))
 	}
-	return &exit.Error{Status: exit.Negative, Sentence: err.Error(), Remedy: remedyFor(evidence.ReasonOf(err))}
+	return &exit.Error{Status: exit.Negative, Sentence: err.Error(), Remedy: evidence.ReasonOf(err).Remedy()}
 }

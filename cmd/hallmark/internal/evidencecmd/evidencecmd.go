@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hallmark-sandbox/hallmark/cmd/hallmark/internal/exit"
+	"github.com/hallmark-sandbox/hallmark/cmd/hallmark/internal/passphrase"
 	"github.com/hallmark-sandbox/hallmark/evidence"
 	"github.com/hallmark-sandbox/hallmark/evidence/gate"
 	"github.com/hallmark-sandbox/hallmark/evidence/signing"
@@ -24,15 +25,16 @@ import (
 
 // New returns the commands evidence, trust and gate. catalogue is the one compiled in; the
 // flag --catalogue takes another from a file, for evidence of another release. profiles are those
-// that a new policy requires when none is named.
-func New(catalogue func() evidence.Catalogue, profiles []string) []*cobra.Command {
-	c := &commands{builtin: catalogue, profiles: profiles}
+// that a new policy requires when none is named. fleet reads cohort files and folders of them.
+func New(catalogue func() evidence.Catalogue, profiles []string, fleet func(paths []string) ([]evidence.FleetCohort, error)) []*cobra.Command {
+	c := &commands{builtin: catalogue, profiles: profiles, fleet: fleet}
 	return []*cobra.Command{c.evidence(), c.trust(), c.gate()}
 }
 
 type commands struct {
 	builtin  func() evidence.Catalogue
 	profiles []string
+	fleet    func(paths []string) ([]evidence.FleetCohort, error)
 	file     string
 }
 
@@ -113,19 +115,39 @@ func remedyOf(err error) string {
 	return "see `hallmark gate --help`"
 }
 
+const logUsage = "directory of the transparency log, where the policy demands one; its proofs lie beside the bundles"
+
 func (c *commands) gate() *cobra.Command {
 	var g gate.Config
-	var asJSON bool
+	var asJSON, explain bool
+	var below []string
 	cmd := &cobra.Command{
 		Use:   "gate --trust FILE --bundle DIR [--bundle DIR ...]",
 		Short: "Decide on evidence bundles and write pins",
-		Long: "Decides on evidence bundles under a trust policy and writes the pins that workers read.\n" +
+		Long: "Decides on evidence bundles under a trust policy and writes the pins that workers read. When the\n" +
+			"policy names a fleet, give the bundles of all its cohorts: an image is released when each of them\n" +
+			"has admitting evidence of it, and else the decision says which cohort keeps it back.\n" +
+			"--explain prints every step of the decision; --json holds them always.\n" +
 			"What is left out is looked for beside the trust file: root.pub, gate.key, state/, pins.json.\n" +
 			"Exit status: 0 admitted, 1 denied, 3 error.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			for _, dir := range below {
+				found, err := bundlesBelow(dir)
+				if err != nil {
+					return err
+				}
+				g.Bundles = append(g.Bundles, found...)
+			}
 			if g.Trust == "" || len(g.Bundles) == 0 {
 				return usage("gate needs a trust policy and a bundle", "name them with --trust FILE and --bundle DIR")
+			}
+			// An empty value is a slip of whoever wanted to ask, and would ask nothing.
+			if f := cmd.Flags(); f.Changed("host") && !evidence.ValidDigest(g.Host) || f.Changed("nonce") && !evidence.ValidNonce(g.Nonce) {
+				return usage(fmt.Sprintf("--host is %q, --nonce %q", g.Host, g.Nonce), "give what `hallmark evidence host` printed, and the nonce that `hallmark run` was given")
+			}
+			if f := cmd.Flags(); f.Changed("log") && g.Log == "" {
+				return usage("--log names no directory", "name the directory of the log")
 			}
 			if err := bundlesExist(g.Bundles); err != nil {
 				return err
@@ -138,16 +160,19 @@ func (c *commands) gate() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			g.Catalogue, g.Now = cat, now()
+			g.Catalogue, g.Now, g.Passphrase = cat, now(), passphrase.Ask
 			r, err := gate.Run(g)
 			if err != nil {
-				return failed(err, remedyOf(err))
+				return failed(err, remedyOfKey(err))
 			}
 			if asJSON {
 				if err := printJSON(cmd, r); err != nil {
 					return err
 				}
 			} else {
+				if explain {
+					explanation(cmd.OutOrStdout(), g, r)
+				}
 				answer(cmd.OutOrStdout(), g, r)
 			}
 			if r.Admitted {
@@ -160,9 +185,15 @@ func (c *commands) gate() *cobra.Command {
 	f.StringVar(&g.Root, "root", "", "PEM file with the root's public key")
 	f.StringVar(&g.Trust, "trust", "", "signed trust policy")
 	f.StringArrayVar(&g.Bundles, "bundle", nil, "bundle directory (repeatable)")
+	f.StringArrayVar(&below, "evidence", nil, "folder in which every bundle counts, for a fleet (repeatable)")
 	f.StringVar(&g.Cohort, "cohort", "", "cohort id that the evidence must be of")
 	f.StringArrayVar(&g.Want, "want", nil, "digest that every bundle must hold (repeatable)")
-	f.StringVar(&g.Key, "key", "", "private gate key")
+	f.StringArrayVar(&g.Images, "image", nil, "config digest of an image to release (repeatable; default: every workload of the evidence)")
+	f.StringVar(&g.Log, "log", "", logUsage)
+	f.StringVar(&g.Host, "host", "", "id of the host that the evidence must be of, as `hallmark evidence host` prints it")
+	f.StringVar(&g.Nonce, "nonce", "", "nonce that the run must have been asked for with, as `hallmark run --nonce` was given it; one for each decision")
+	f.BoolVar(&explain, "explain", false, "print every step of the decision")
+	f.StringVar(&g.Key, "key", "", "private gate key: a file, or SCHEME://KEY of a KMS")
 	f.StringVar(&g.State, "state", "", "directory of the rollback memory")
 	f.StringVar(&g.Out, "out", "", "pins file to write")
 	f.BoolVar(&asJSON, "json", false, "print the decision as JSON")

@@ -80,6 +80,12 @@ func head(w io.Writer, st evidence.Statement, signers int) {
 	line("", "%s, kernel %s, engine %s, sandbox %s %s, quota %s on %s", d.Arch, d.Kernel.Release, d.Engine.Version, d.Sandbox.Platform, d.Sandbox.Version, d.Quota.Backend, d.Quota.Filesystem)
 	line("suite", "%s %s, commit %s, %s tree, catalogue %s", p.Suite.Name, p.Suite.Version, p.Suite.Commit, p.Suite.TreeState, p.Suite.CatalogueID)
 	line("run", "%s, %s to %s, sequence %d", p.Run.ID, p.Run.StartedAt, p.Run.FinishedAt, p.Run.Sequence)
+	if p.Run.Host != "" {
+		line("host", "%s", p.Run.Host)
+	}
+	if p.Run.Nonce != "" {
+		line("nonce", "%s", p.Run.Nonce)
+	}
 	line("valid", "%s to %s", p.Validity.NotBefore, p.Validity.NotAfter)
 	for _, m := range p.Images {
 		line(m.Role, "%s  %s", m.ConfigDigest, m.Name)

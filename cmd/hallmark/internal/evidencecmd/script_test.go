@@ -3,11 +3,14 @@
 package evidencecmd_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -16,6 +19,8 @@ import (
 
 	"github.com/hallmark-sandbox/hallmark/cmd/hallmark/internal/evidencecmd"
 	"github.com/hallmark-sandbox/hallmark/cmd/hallmark/internal/exit"
+	"github.com/hallmark-sandbox/hallmark/cmd/hallmark/internal/passphrase"
+	"github.com/hallmark-sandbox/hallmark/cmd/hallmark/internal/runcmd"
 	"github.com/hallmark-sandbox/hallmark/evidence"
 	"github.com/hallmark-sandbox/hallmark/evidence/evidencetest"
 	"github.com/hallmark-sandbox/hallmark/evidence/gate"
@@ -23,14 +28,14 @@ import (
 	"github.com/hallmark-sandbox/hallmark/strictjson"
 )
 
-// TestMain gives the scripts two programs: hallmark with the commands of this package, and
-// world, which writes synthetic evidence for a directory of `hallmark trust init`.
+// TestMain gives the scripts three programs: hallmark with the commands of this package, and
+// world and fleet, which write synthetic evidence for a directory of `hallmark trust init`.
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"hallmark": hallmark, "world": world})
+	testscript.Main(m, map[string]func(){"hallmark": hallmark, "world": world, "fleet": fleet})
 }
 
 func TestScripts(t *testing.T) {
-	testscript.Run(t, testscript.Params{Dir: "testdata/script", RequireExplicitExec: true, Cmds: map[string]func(*testscript.TestScript, bool, []string){"status": status}})
+	testscript.Run(t, testscript.Params{Dir: "testdata/script", RequireExplicitExec: true, Cmds: map[string]func(*testscript.TestScript, bool, []string){"status": status, "keydigest": keydigest, "firstword": firstWord}})
 }
 
 // status N CMD... runs a command that must end with exit status N; plain exec knows only failure.
@@ -52,6 +57,22 @@ func status(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
+// keydigest NAME FILE sets the variable NAME to the digest of a public key file.
+func keydigest(ts *testscript.TestScript, _ bool, args []string) {
+	keys, err := evidence.ParsePublicKeysPEM([]byte(ts.ReadFile(args[1])))
+	ts.Check(err)
+	ts.Setenv(args[0], keys[0].Digest())
+}
+
+// firstword NAME FILE sets the variable NAME to what FILE begins with.
+func firstWord(ts *testscript.TestScript, _ bool, args []string) {
+	words := strings.Fields(ts.ReadFile(args[1]))
+	if len(words) == 0 {
+		ts.Fatalf("%s is empty", args[1])
+	}
+	ts.Setenv(args[0], words[0])
+}
+
 func synthetic() *evidencetest.World {
 	w, err := evidencetest.New(time.Now())
 	if err != nil {
@@ -63,7 +84,7 @@ func synthetic() *evidencetest.World {
 
 func hallmark() {
 	root := &cobra.Command{Use: "hallmark", SilenceErrors: true, SilenceUsage: true}
-	root.AddCommand(evidencecmd.New(func() evidence.Catalogue { return synthetic().Catalogue }, []string{"quota"})...)
+	root.AddCommand(evidencecmd.New(func() evidence.Catalogue { return synthetic().Catalogue }, []string{"quota"}, runcmd.Fleet)...)
 	err := root.Execute()
 	if err == nil {
 		return
@@ -81,7 +102,7 @@ func hallmark() {
 // With the third argument "failed" the first case has failed; "credentials" claims that profile.
 func world() {
 	w := synthetic()
-	s, err := signing.Load(os.Args[2])
+	s, err := signing.Open(context.Background(), os.Args[2], passphrase.Ask)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(exit.Failed)
@@ -118,6 +139,57 @@ func world() {
 	if err == nil {
 		_, err = evidence.WriteBundle(os.Args[1], w.Statement, w.Blobs, s)
 	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(exit.Failed)
+	}
+}
+
+// fleet DIR KEY writes evidence of the same images on two cohorts into DIR/host/bundle and DIR/vm/bundle,
+// the second with workspaces on XFS, signed with KEY as issuer "ci.example". With the third argument
+// "one" the second is about one of the two images, with "failed" its first case has failed.
+func fleet() {
+	w := synthetic()
+	err := func() error {
+		s, err := signing.Open(context.Background(), os.Args[2], passphrase.Ask)
+		if err != nil {
+			return err
+		}
+		w.Evidence, w.Mutation = s, s
+		host, err := w.Another(func(p *evidence.Predicate) {
+			p.Run.StartedAt, p.Run.FinishedAt = evidence.At(time.Now()), evidence.At(time.Now())
+			p.Validity = evidence.Validity{NotBefore: p.Run.StartedAt, NotAfter: evidence.At(time.Now().Add(time.Hour))}
+		})
+		if err != nil {
+			return err
+		}
+		vm, err := host.Another(func(p *evidence.Predicate) {
+			p.Cohort.Descriptor.Quota = evidence.CohortQuota{Backend: "prjquota", Filesystem: "xfs"}
+			switch {
+			case len(os.Args) > 3 && os.Args[3] == "one":
+				p.Images = p.Images[:1]
+				for i := range p.Cases {
+					p.Cases[i].Images = []string{p.Images[0].ConfigDigest}
+				}
+			case len(os.Args) > 3 && os.Args[3] == "failed":
+				p.Cases[0].Status, p.Cases[0].Reason = evidence.StatusFail, "escaped"
+			}
+		})
+		if err != nil {
+			return err
+		}
+		for name, run := range map[string]*evidencetest.World{"host": host, "vm": vm} {
+			b, err := run.Bundle()
+			if err == nil {
+				err = b.Write(filepath.Join(os.Args[1], name, "bundle"))
+			}
+			if err != nil {
+				return err
+			}
+		}
+		fmt.Println(host.Statement.Predicate.Images[0].ConfigDigest)
+		return nil
+	}()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(exit.Failed)

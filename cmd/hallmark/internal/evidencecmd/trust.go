@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hallmark-sandbox/hallmark/cmd/hallmark/internal/exit"
+	"github.com/hallmark-sandbox/hallmark/cmd/hallmark/internal/passphrase"
 	"github.com/hallmark-sandbox/hallmark/evidence"
 	"github.com/hallmark-sandbox/hallmark/evidence/gate"
 	"github.com/hallmark-sandbox/hallmark/evidence/signing"
@@ -27,7 +28,8 @@ func (c *commands) trust() *cobra.Command {
 func (c *commands) trustInit() *cobra.Command {
 	i := gate.InitConfig{}
 	var days int
-	var mutationKeys, waivers []string
+	var mutationKeys, waivers, fleet []string
+	var log policyLog
 	cmd := &cobra.Command{
 		Use:   "init --dir DIR --identity ID",
 		Short: "Make root, evidence and gate keys and a first signed policy",
@@ -61,6 +63,15 @@ func (c *commands) trustInit() *cobra.Command {
 			if i.Waivers, err = parseWaivers(waivers, cat, i.Now); err != nil {
 				return err
 			}
+			if i.Fleet, err = c.readFleet(fleet); err != nil {
+				return err
+			}
+			if i.Log, err = log.demand(cmd.Flags()); err != nil {
+				return err
+			}
+			if err := checkLog(i.Log); err != nil {
+				return err
+			}
 			slices.Sort(i.Profiles)
 			for _, name := range i.Profiles {
 				if p, ok := cat.Profile(name); ok && len(cat.Lacks(p)) > 0 {
@@ -91,24 +102,29 @@ func (c *commands) trustInit() *cobra.Command {
 	f.StringVar(&i.Mutation, "mutation-evidence", evidence.MutationRequired, "required or recorded")
 	f.StringArrayVar(&mutationKeys, "mutation-key", nil, "public key that may sign mutation evidence besides the evidence key (repeatable)")
 	f.StringArrayVar(&waivers, "waiver", nil, waiverUsage)
+	f.StringArrayVar(&fleet, "fleet", nil, fleetUsage)
+	f.StringVar(&i.Expression, "expression", "", expressionUsage)
+	log.flags(f)
+	f.BoolVar(&i.BindHosts, "bind-hosts", false, hostsUsage)
 	f.IntVar(&days, "days", 90, "lifetime of policy and keys, at most 366")
 	c.catalogueFlag(cmd)
 	return cmd
 }
 
 func (c *commands) trustSign() *cobra.Command {
-	var in, key, out string
-	var waivers []string
-	var version int64
+	var in, out string
+	var keys []string
+	var e policyEdit
 	cmd := &cobra.Command{
 		Use:   "sign --policy FILE --key FILE --out FILE",
 		Short: "Sign a policy document with a root key",
-		Long: "Signs a policy document, as `hallmark trust show --json` prints it. --waiver adds to its waivers,\n" +
-			"in the place of older ones for the same cases; --version sets its version, which must rise with\n" +
-			"every change, or gates and workers refuse it.",
+		Long: "Signs a policy document, as `hallmark trust show --json` prints it, after the changes that the flags\n" +
+			"name. --version sets its version, which must rise with every change, or gates and workers refuse it.\n" +
+			"A root follows another in four steps: put the new public key beside the old one into every root.pub;\n" +
+			"sign a version with both, by --key OLD --key NEW; sign the next with the new one; take the old one away.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if in == "" || key == "" || out == "" {
+			if in == "" || len(keys) == 0 || out == "" {
 				return usage("trust sign needs a policy, a root key and an output file", "name them with --policy, --key and --out")
 			}
 			text, err := os.ReadFile(in)
@@ -119,19 +135,18 @@ func (c *commands) trustSign() *cobra.Command {
 			if err := strictjson.Unmarshal(text, &p, strictjson.Limits{}); err != nil {
 				return failed(err, "start from `hallmark trust show --json`")
 			}
-			added, err := parseWaivers(waivers, p.Catalogue, now())
-			if err != nil {
+			if err := c.edit(cmd, &p, e); err != nil {
 				return err
 			}
-			p.Waivers = with(p.Waivers, added)
-			if version != 0 {
-				p.Version = version
+			var roots []evidence.Signer
+			for _, key := range keys {
+				s, err := signing.Open(cmd.Context(), key, passphrase.Ask)
+				if err != nil {
+					return failed(err, remedyOfKey(err))
+				}
+				roots = append(roots, s)
 			}
-			s, err := signing.Load(key)
-			if err != nil {
-				return failed(err, remedyOf(err))
-			}
-			file, err := evidence.SignPolicy(p, s)
+			file, err := evidence.SignPolicy(p, roots...)
 			if err != nil {
 				return failed(err, "correct the member that is named")
 			}
@@ -144,10 +159,9 @@ func (c *commands) trustSign() *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringVar(&in, "policy", "", "policy document, JSON")
-	f.StringVar(&key, "key", "", "private root key")
+	f.StringArrayVar(&keys, "key", nil, "private root key, a file or SCHEME://KEY of a KMS (repeatable, while a root follows another)")
 	f.StringVar(&out, "out", "", "signed policy to write")
-	f.StringArrayVar(&waivers, "waiver", nil, waiverUsage)
-	f.Int64Var(&version, "version", 0, "version of the policy; 0 keeps the document's")
+	e.flags(f)
 	return cmd
 }
 
@@ -180,6 +194,18 @@ func (c *commands) trustShow() *cobra.Command {
 					state = "revoked at " + string(k.RevokedAt)
 				}
 				fmt.Fprintf(out, "key        %-12s %s %s %s cohorts %s %s\n", k.Role, k.SPKIDigest, k.Algorithm, k.Identity, k.Cohorts, state)
+			}
+			for _, m := range d.Fleet {
+				fmt.Fprintf(out, "fleet      %s, for %q\n", m.Name, m.Profiles)
+			}
+			if d.BindHosts {
+				fmt.Fprintln(out, "hosts      bound")
+			}
+			if d.Log != nil {
+				fmt.Fprintf(out, "log        %s, cosigned by %d of %d\n", d.Log.Key, d.Log.Threshold, len(d.Log.Witnesses))
+			}
+			if d.Expression != "" {
+				fmt.Fprintf(out, "expression %s\n", d.Expression)
 			}
 			for _, w := range d.Waivers {
 				state := ""

@@ -54,7 +54,7 @@ func probeCommand() *cobra.Command {
 		},
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	c.Flags().StringVar(&runtime, "runtime", lab.RuntimeRunsc, "registered runtime: runsc, runsc-deb or runc")
+	c.Flags().StringVar(&runtime, "runtime", lab.RuntimeRunsc, "registered runtime: runsc, runsc-deb, runsc-deb13 or runc")
 	return c
 }
 

@@ -131,22 +131,22 @@ func describe(w io.Writer, l *lab.Lab, word string) error {
 	if err := say(w, "The lab %s: engine process %d, socket %s, cgroup parent %s (%s).", word, l.EnginePid, l.Socket, l.CgroupParent, l.CgroupMode); err != nil {
 		return err
 	}
-	for _, name := range []string{lab.RuntimeRunsc, lab.RuntimeAlt, lab.RuntimeRunc} {
+	for _, name := range []string{lab.RuntimeRunsc, lab.RuntimeAlt, lab.RuntimeDeb13, lab.RuntimeRunc} {
 		rt, ok := l.Runtimes[name]
 		if !ok {
-			if err := say(w, "  %-10s absent: %s", name, l.Missing[name]); err != nil {
+			if err := say(w, "  %-11s absent: %s", name, l.Missing[name]); err != nil {
 				return err
 			}
 			continue
 		}
-		if err := say(w, "  %-10s %s  %s", name, rt.Version, rt.Digest); err != nil {
+		if err := say(w, "  %-11s %s  %s", name, rt.Version, rt.Digest); err != nil {
 			return err
 		}
 	}
 	if l.Bubblewrap.Path == "" {
-		return say(w, "  %-10s absent: %s", lab.Bubblewrap, l.Missing[lab.Bubblewrap])
+		return say(w, "  %-11s absent: %s", lab.Bubblewrap, l.Missing[lab.Bubblewrap])
 	}
-	return say(w, "  %-10s %s  %s", lab.Bubblewrap, l.Bubblewrap.Package, l.Bubblewrap.Digest)
+	return say(w, "  %-11s %s  %s", lab.Bubblewrap, l.Bubblewrap.Package, l.Bubblewrap.Digest)
 }
 
 func say(w io.Writer, format string, args ...any) error {

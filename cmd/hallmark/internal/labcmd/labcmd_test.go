@@ -100,7 +100,8 @@ func TestStatusOfTheRunningLab(t *testing.T) {
 	if status != exit.OK || !got.Running || got.EnginePid != l.EnginePid {
 		t.Errorf("status %d: %s", status, out)
 	}
-	if plain, _ := hallmark(t, "lab", "status"); !strings.Contains(plain, "  bwrap      bubblewrap_") || !strings.Contains(plain, got.Bubblewrap.Digest) {
+	plain, _ := hallmark(t, "lab", "status")
+	if words := strings.Join(strings.Fields(plain), " "); !strings.Contains(words, " bwrap "+got.Bubblewrap.Package+" "+got.Bubblewrap.Digest) {
 		t.Errorf("plain status does not name bubblewrap and its digest: %s", plain)
 	}
 }

@@ -37,6 +37,7 @@ func alternatives() []alternative {
 	return []alternative{
 		{"worker-runsc", "runsc.yaml", "the reference worker on gVisor's runsc of the pinned module", nil},
 		{"worker-runsc-deb", "worker-runsc-deb.yaml", "the reference worker on the distribution's runsc", nil},
+		{"worker-runsc-deb13", "worker-runsc-deb13.yaml", "the reference worker on Debian 13's runsc", nil},
 		{"docker-runc", "docker-runc.yaml", "a plain engine with runc, by the docker driver; no worker", dockerTarget},
 		{"docker-runsc", "docker-runsc.yaml", "a plain engine with gVisor's runsc of the pinned module, by the docker driver; no worker", dockerTarget},
 		{"bubblewrap", "bubblewrap.yaml", "examples/bubblewrap, by the exec driver", bubblewrapTarget},

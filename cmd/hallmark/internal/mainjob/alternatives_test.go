@@ -43,6 +43,13 @@ func TestCohortFilesFitTheCatalogueAndTheAlternatives(t *testing.T) {
 				}
 			}
 		}
+		for _, e := range f.Unproven {
+			for _, id := range e.Cases {
+				if !slices.ContainsFunc(cases.Unproven(), func(c conformance.Case) bool { return c.ID == id }) {
+					t.Errorf("%s foresees something of %s, which is no unproven case", path, id)
+				}
+			}
+		}
 		for _, p := range f.Profiles {
 			if !slices.Contains(conformance.Profiles(), p) {
 				t.Errorf("%s: unknown profile %q", path, p)

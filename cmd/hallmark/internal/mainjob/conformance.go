@@ -30,11 +30,23 @@ func (j *job) conformance(ctx context.Context, tier conformance.Tier) error {
 		if err != nil {
 			return err
 		}
-		mutation, err := j.mutationEvidence(ctx, cohort)
+		key, err := j.mutationKey()
 		if err != nil {
 			return err
 		}
-		res, err := j.evidenceRun(ctx, file, cohort, tier, &mutation)
+		var fault error // of the mutants
+		mutants := func(report conformance.Report) (*evidence.MutationEvidence, []byte, error) {
+			if report.Verdict != evidence.Conformant {
+				return nil, nil, nil // a mutant proves nothing against a case that fails anyway
+			}
+			m, err := j.mutationEvidence(ctx, cohort, report)
+			fault = err
+			return &m.evidence, m.file, err
+		}
+		res, err := j.evidenceRun(ctx, file, cohort, tier, &mutantsAfter{key.PublicKey(), mutants})
+		if fault != nil {
+			return fault
+		}
 		if err != nil {
 			return err
 		}
@@ -56,9 +68,15 @@ func (j *job) conformance(ctx context.Context, tier conformance.Tier) error {
 	})
 }
 
+// mutantsAfter are run when the cases have passed, before the bundle is signed.
+type mutantsAfter struct {
+	key     evidence.PublicKey // signs their results
+	results func(conformance.Report) (*evidence.MutationEvidence, []byte, error)
+}
+
 // evidenceRun makes keys and policy, runs the suite and signs its bundle. Without m the policy
 // records mutation evidence instead of demanding it.
-func (j *job) evidenceRun(ctx context.Context, file runcmd.CohortFile, cohort evidence.Cohort, tier conformance.Tier, m *mutation) (runcmd.Result, error) {
+func (j *job) evidenceRun(ctx context.Context, file runcmd.CohortFile, cohort evidence.Cohort, tier conformance.Tier, m *mutantsAfter) (runcmd.Result, error) {
 	if err := j.clear(); err != nil {
 		return runcmd.Result{}, err
 	}
@@ -76,7 +94,7 @@ func (j *job) evidenceRun(ctx context.Context, file runcmd.CohortFile, cohort ev
 	}
 	if m != nil {
 		trust.Mutation, trust.MutationKeys = evidence.MutationRequired, []evidence.PublicKey{m.key}
-		params.Mutation, params.MutationFile = &m.evidence, m.file
+		params.Mutants = m.results
 	}
 	if _, err := gate.Init(trust); err != nil {
 		return runcmd.Result{}, failed("the trust policy cannot be made", err)

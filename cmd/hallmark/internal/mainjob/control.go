@@ -13,6 +13,9 @@ import (
 	"github.com/hallmark-sandbox/hallmark/evidence"
 )
 
+// controlFile is the cohort file of the control: what runc must and may do otherwise.
+const controlFile = "runc-control.yaml"
+
 // control runs the same cases on runc. It succeeds when exactly the expected cases fail, with
 // the expected reasons, and the gate denies the bundle.
 func (j *job) control(ctx context.Context) error {
@@ -21,7 +24,7 @@ func (j *job) control(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		file, err := j.cohortFile("runc-control.yaml")
+		file, err := j.cohortFile(controlFile)
 		if err != nil {
 			return err
 		}
@@ -42,7 +45,7 @@ func (j *job) control(ctx context.Context) error {
 		}
 		if len(res.Differences) > 0 || res.Report.Verdict != evidence.NonConformant {
 			return &exit.Error{Status: exit.Negative,
-				Sentence: fmt.Sprintf("the control differs from ci/cohorts/runc-control.yaml (verdict %s): %s", res.Report.Verdict, strings.Join(res.Differences, "; ")),
+				Sentence: fmt.Sprintf("the control differs from ci/cohorts/%s (verdict %s): %s", controlFile, res.Report.Verdict, strings.Join(res.Differences, "; ")),
 				Remedy:   "read " + j.relative(j.out) + "/report.html"}
 		}
 		var b strings.Builder

@@ -11,7 +11,9 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
@@ -20,11 +22,12 @@ import (
 	"github.com/hallmark-sandbox/hallmark/buildinfo"
 	"github.com/hallmark-sandbox/hallmark/ci/build"
 	"github.com/hallmark-sandbox/hallmark/cmd/hallmark/internal/exit"
+	"github.com/hallmark-sandbox/hallmark/cmd/hallmark/internal/runcmd"
 	"github.com/hallmark-sandbox/hallmark/evidence"
 	"github.com/hallmark-sandbox/hallmark/fixtures/mutants"
 )
 
-// patched are the programs that are built again for a mutant; the rest stays as it is.
+// patched are the programs that a mutant may change; the rest stays as it is.
 var patched = []string{"hallmark-supervisor", "hallmark-quota", "hallmark-worker"}
 
 // workFolder makes a folder for builds below dir, and first removes those of commands that were
@@ -83,8 +86,12 @@ type builds struct {
 // buildAhead checks that the sources are those of these binaries, and starts to build.
 func (j *job) buildAhead(ctx context.Context, in matrixInputs, list []mutants.Mutant, work string) (*builds, error) {
 	var before string
+	var folders map[string][]string
 	if len(list) > 0 {
 		var err error
+		if folders, err = programFolders(ctx, j.repo); err != nil {
+			return nil, failed("the sources cannot be read", err)
+		}
 		if before, err = sourcesDigest(ctx, j.repo); err != nil {
 			return nil, failed("the sources cannot be read", err)
 		}
@@ -97,7 +104,7 @@ func (j *job) buildAhead(ctx context.Context, in matrixInputs, list []mutants.Mu
 	b.done.Go(func() {
 		defer close(b.queue)
 		for _, m := range list {
-			dir, err := j.buildMutant(building, m, work)
+			dir, err := j.buildMutant(building, in, m, affected(m, folders), work)
 			if err == nil {
 				err = unchanged(building, j.repo, before)
 			}
@@ -134,15 +141,90 @@ func (b *builds) stop() {
 	b.done.Wait()
 }
 
-// buildMutant makes the patched programs, with the stamp of this one: nothing but the patch
-// differs from the programs beside it.
-func (j *job) buildMutant(ctx context.Context, m mutants.Mutant, work string) (string, error) {
+// buildMutant makes the programs that the patch changes, with the stamp of this one, and copies the
+// others: nothing but the patch differs from the programs beside it.
+func (j *job) buildMutant(ctx context.Context, in matrixInputs, m mutants.Mutant, changed []string, work string) (string, error) {
 	dir := filepath.Join(work, m.ID)
 	overlay, err := m.Overlay(j.repo, dir)
 	if err != nil {
 		return "", err
 	}
-	return dir, build.All(ctx, build.Options{Source: j.repo, Out: dir, Overlay: overlay, Only: patched, Stamp: ownStamp()})
+	if len(changed) == 0 {
+		return "", fmt.Errorf("%s changes none of %s", m.File, strings.Join(patched, ", "))
+	}
+	for _, name := range patched {
+		if slices.Contains(changed, name) {
+			continue
+		}
+		own, err := runcmd.Program(name)
+		if err != nil {
+			return "", err
+		}
+		b, err := os.ReadFile(own)
+		if err != nil {
+			return "", err
+		}
+		if evidence.Digest(b) != in.binaries[name] {
+			return "", errSourcesChanged // the sources may be as they were, the program is another
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), b, 0o755); err != nil {
+			return "", err
+		}
+	}
+	return dir, build.All(ctx, build.Options{Source: j.repo, Out: dir, Overlay: overlay, Only: changed, Stamp: ownStamp()})
+}
+
+// affected are the programs with a package that m changes. The build of any other is that of the
+// unpatched sources.
+func affected(m mutants.Mutant, folders map[string][]string) []string {
+	var out []string
+	for _, name := range patched {
+		if slices.ContainsFunc(m.Diffs, func(d mutants.Diff) bool { return slices.Contains(folders[name], path.Dir(d.Path)) }) {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+// programFolders are, by program, the folders of its packages in this repository, from its root.
+func programFolders(ctx context.Context, repo string) (map[string][]string, error) {
+	root, err := filepath.EvalSymlinks(repo)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string][]string{}
+	for _, name := range patched {
+		dirs, err := packageFolders(ctx, repo, name)
+		if err != nil {
+			return nil, err
+		}
+		for _, dir := range dirs {
+			if dir, err = filepath.EvalSymlinks(dir); err != nil {
+				return nil, err
+			}
+			if below, ok := strings.CutPrefix(dir, root+"/"); ok {
+				out[name] = append(out[name], below)
+			}
+		}
+	}
+	return out, nil
+}
+
+// packageFolders are the folders of all packages of programs, but for those of the standard library.
+func packageFolders(ctx context.Context, repo string, programs ...string) ([]string, error) {
+	args := []string{"list", "-deps", "-f", "{{if not .Standard}}{{.Dir}}{{end}}"}
+	for _, name := range programs {
+		args = append(args, "./cmd/"+name)
+	}
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir = repo
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("go list: %w\n%s", err, stderr.Bytes())
+	}
+	return strings.Fields(string(out)), nil
 }
 
 func ownStamp() *build.Stamp {
@@ -162,20 +244,12 @@ func unchanged(ctx context.Context, repo, before string) error {
 // sourcesDigest is over every file that the go command may read for the patched programs, but for
 // dependencies, which go.sum names.
 func sourcesDigest(ctx context.Context, repo string) (string, error) {
-	args := []string{"list", "-deps", "-f", "{{if not .Standard}}{{.Dir}}{{end}}"}
-	for _, name := range patched {
-		args = append(args, "./cmd/"+name)
-	}
-	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Dir = repo
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
+	dirs, err := packageFolders(ctx, repo, patched...)
 	if err != nil {
-		return "", fmt.Errorf("go list: %w\n%s", err, stderr.Bytes())
+		return "", err
 	}
 	files := []string{filepath.Join(repo, "go.mod"), filepath.Join(repo, "go.sum")}
-	for dir := range strings.FieldsSeq(string(out)) {
+	for _, dir := range dirs {
 		if !strings.HasPrefix(dir, repo+"/") {
 			continue
 		}

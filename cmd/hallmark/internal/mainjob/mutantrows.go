@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -36,8 +37,19 @@ const rowsFolder = "rows"
 type matrixOptions struct {
 	scope string   // of package matrix
 	only  []string // mutants, when the scope is [matrix.Narrowed]
+	pairs bool     // of those rows, run only the cells that must be caught
 	fresh bool     // run rows that are kept, too
-	procs int      // of one row, as [conformance.Options.Procs]
+	procs int      // of one row at most, as [conformance.Options.Procs]
+	base  *keptRow // what the unpatched worker came to in the same command, or nil
+}
+
+// cells is [matrix.Pairs] when only those cells of l are run that must be caught, else [matrix.Whole].
+// Of the unpatched worker, all pairs are all cases.
+func (o matrixOptions) cells(l matrix.Line) string {
+	if o.scope == matrix.Pairs && l.ID != matrix.Base || o.scope == matrix.Narrowed && o.pairs {
+		return matrix.Pairs
+	}
+	return matrix.Whole
 }
 
 // matrixInputs is everything that the rows of a matrix depend on.
@@ -117,9 +129,10 @@ type keptRow struct {
 	Earlier    []string                      `json:"earlier"` // what earlier runs of this key found wrong
 }
 
-func rowPath(in matrixInputs, l matrix.Line, key, scope string) string {
+// rowPath is where a row is kept; cells is [matrix.Pairs] or [matrix.Whole].
+func rowPath(in matrixInputs, l matrix.Line, key, cells string) string {
 	name := l.ID + "-" + key[:24]
-	if scope == matrix.Pairs && l.ID != matrix.Base { // of that, pairs are all cases
+	if cells == matrix.Pairs {
 		name += "-pairs"
 	}
 	return filepath.Join(in.dir, rowsFolder, name+".json")
@@ -241,32 +254,103 @@ func (j *job) matrix(ctx context.Context, in matrixInputs, o matrixOptions) (m m
 // keptRow looks for a row of exactly these inputs with which nothing is wrong. A whole row serves
 // where only pairs are asked for.
 func (j *job) keptRow(in matrixInputs, l matrix.Line, o matrixOptions) (matrix.Row, bool) {
-	if o.fresh {
+	if o.fresh || l.ID == matrix.Base && o.base != nil {
 		return matrix.Row{}, false
 	}
 	key := j.rowKey(in, l)
-	for _, scope := range slices.Compact([]string{matrix.Whole, o.scope}) {
-		k, ok := readRow(rowPath(in, l, key, scope), key, j.rowCases(in, l, o.scope))
+	for _, cells := range slices.Compact([]string{matrix.Whole, o.cells(l)}) {
+		k, ok := readRow(rowPath(in, l, key, cells), key, in.rowCases(l, o))
 		if !ok {
 			continue
 		}
-		if row := in.row(l, k, true, o.scope); len(row.Bad()) == 0 {
+		if row := in.row(l, k, true, o.cells(l)); len(row.Bad()) == 0 {
 			return row, true
 		}
 	}
 	return matrix.Row{}, false
 }
 
-func (j *job) rowCases(in matrixInputs, l matrix.Line, scope string) []string {
-	if scope == matrix.Pairs {
+// rowCases are the cases that l is run with. The unpatched worker runs every case that another row
+// of the same command runs.
+func (in matrixInputs) rowCases(l matrix.Line, o matrixOptions) []string {
+	switch {
+	case o.cells(l) == matrix.Whole:
+		return in.plan.Cases()
+	case l.ID != matrix.Base:
 		return in.plan.Pairs(l)
 	}
-	return in.plan.Cases()
+	need := map[string]bool{}
+	for _, other := range in.plan.Lines {
+		if slices.Contains(o.only, other.ID) {
+			for _, id := range in.plan.Pairs(other) {
+				need[id] = true
+			}
+		}
+	}
+	return slices.DeleteFunc(in.plan.Cases(), func(id string) bool { return !need[id] })
 }
 
-// runRow runs the cases against one worker within a bound, and keeps what they came to.
+// casesPerProcess is for how many cases of a row one more process is worth its while: it starts a
+// worker of its own and arms every oracle again.
+const casesPerProcess = 6
+
+// rowProcs is how many processes run so many cases of one row.
+func rowProcs(cases, most int) int { return max(1, min(most, cases/casesPerProcess)) }
+
+// baseRow is a row out of the report of a run of the unpatched worker, with the cases that it ran.
+func baseRow(r conformance.Report) *keptRow {
+	k := keptRow{Mutant: matrix.Base, Seed: r.Seed, Procs: r.Procs, StartedAt: r.StartedAt, Cases: map[string]matrix.Observation{}, Earlier: []string{}}
+	begin, berr := time.Parse(time.RFC3339Nano, r.StartedAt)
+	end, eerr := time.Parse(time.RFC3339Nano, r.FinishedAt)
+	if berr == nil && eerr == nil {
+		k.DurationMs = end.Sub(begin).Milliseconds()
+	}
+	for _, c := range r.Cases {
+		if c.Attempts > 0 {
+			k.Cases[c.ID] = matrix.Observation{Status: c.Status, Reason: c.Reason, Text: c.Text, DurationMs: c.DurationMs}
+		}
+	}
+	return &k
+}
+
+// runRow runs the cases against one worker, and keeps what they came to.
 func (j *job) runRow(ctx context.Context, in matrixInputs, l matrix.Line, o matrixOptions, binaries string) (matrix.Row, error) {
-	ids := j.rowCases(in, l, o.scope)
+	ids, key := in.rowCases(l, o), j.rowKey(in, l)
+	known := keptRow{}
+	if l.ID == matrix.Base && o.base != nil {
+		known = *o.base
+	}
+	left := slices.DeleteFunc(slices.Clone(ids), func(id string) bool { _, ok := known.Cases[id]; return ok })
+	k := known
+	if len(left) > 0 {
+		var err error
+		if k, err = j.measureRow(ctx, in, l, o, left, binaries); err != nil {
+			return matrix.Row{}, err
+		}
+		maps.Copy(k.Cases, known.Cases)
+	}
+	k.Key = key
+	path := rowPath(in, l, key, o.cells(l))
+	if before, ok := readRow(path, key, ids); ok {
+		k.Earlier = append(k.Earlier, before.Earlier...)
+		k.Earlier = append(k.Earlier, in.row(l, before, true, o.cells(l)).Bad()...)
+	}
+	if err := k.write(path); err != nil {
+		return matrix.Row{}, err
+	}
+	row := in.row(l, k, false, o.cells(l))
+	if len(row.Bad()) == 0 {
+		return row, os.RemoveAll(j.rowOut(l))
+	}
+	return row, nil
+}
+
+// rowOut is where the reports of a row lie; they stay when something is wrong with it.
+func (j *job) rowOut(l matrix.Line) string { return filepath.Join(j.out, runsFolder, l.ID) }
+
+// measureRow runs cases against one worker within a bound.
+func (j *job) measureRow(ctx context.Context, in matrixInputs, l matrix.Line, o matrixOptions, ids []string, binaries string) (keptRow, error) {
+	procs := rowProcs(len(ids), o.procs)
 	bound := openBound
 	for _, c := range j.suite.Cases {
 		if slices.Contains(ids, c.ID) {
@@ -275,14 +359,18 @@ func (j *job) runRow(ctx context.Context, in matrixInputs, l matrix.Line, o matr
 	}
 	bounded, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
-	out := filepath.Join(j.out, runsFolder, l.ID)
+	out := j.rowOut(l)
 	if err := os.MkdirAll(out, 0o755); err != nil {
-		return matrix.Row{}, failed("the output folder cannot be made", err)
+		return keptRow{}, failed("the output folder cannot be made", err)
 	}
 	p := runcmd.Params{
 		Suite: j.suite, File: runcmd.CohortFile{Requirements: runcmd.Requirements{Runtime: lab.RuntimeRunsc}}, Lab: j.lab, Cohort: &in.cohort,
 		// One image is enough to show that a case can fail.
-		Workloads: j.workloads[:1], Binaries: binaries, Tier: conformance.Full, CaseIDs: ids, Procs: o.procs, Out: out, Progress: io.Discard,
+		Workloads: j.workloads[:1], Binaries: binaries, Tier: conformance.Full, CaseIDs: ids, Procs: procs, Out: out, Progress: io.Discard,
+		// A row says what cases came to; what the worker has is seen in the run that is signed.
+		WithoutProbes: true,
+		// A cell that must be caught is caught by an oracle that sees; a cell that must stay green needs one.
+		WithoutArming: o.cells(l) == matrix.Pairs && l.ID != matrix.Base,
 	}
 	if l.ID == matrix.Control {
 		p.File.Requirements.Runtime, p.Cohort = lab.RuntimeRunc, nil
@@ -290,33 +378,21 @@ func (j *job) runRow(ctx context.Context, in matrixInputs, l matrix.Line, o matr
 	started := time.Now()
 	res, err := runcmd.Run(bounded, p)
 	if ctx.Err() != nil {
-		return matrix.Row{}, errors.Join(ctx.Err(), os.RemoveAll(out))
+		return keptRow{}, errors.Join(ctx.Err(), os.RemoveAll(out))
 	}
 	if err != nil {
-		return matrix.Row{}, err
+		return keptRow{}, err
 	}
-	k := keptRow{Key: j.rowKey(in, l), Mutant: l.ID, Seed: res.Report.Seed, Procs: o.procs, StartedAt: string(evidence.At(started)),
+	if bounded.Err() != nil {
+		j.step("%-5s did not end within %s", l.ID, bound)
+	}
+	k := keptRow{Mutant: l.ID, Seed: res.Report.Seed, Procs: procs, StartedAt: string(evidence.At(started)),
 		DurationMs: time.Since(started).Milliseconds(), Cases: map[string]matrix.Observation{}, Earlier: []string{}}
 	for _, id := range ids {
 		c, _ := res.Report.Case(id)
 		k.Cases[id] = matrix.Observation{Status: c.Status, Reason: c.Reason, Text: c.Text + unarmed(res.Report, c.Reason), DurationMs: c.DurationMs}
 	}
-	path := rowPath(in, l, k.Key, o.scope)
-	if before, ok := readRow(path, k.Key, ids); ok {
-		k.Earlier = append(k.Earlier, before.Earlier...)
-		k.Earlier = append(k.Earlier, in.row(l, before, true, o.scope).Bad()...)
-	}
-	if err := k.write(path); err != nil {
-		return matrix.Row{}, err
-	}
-	row := in.row(l, k, false, o.scope)
-	if bounded.Err() != nil {
-		j.step("%-5s did not end within %s", l.ID, bound)
-	}
-	if len(row.Bad()) == 0 {
-		return row, os.RemoveAll(out)
-	}
-	return row, nil
+	return k, nil
 }
 
 // unarmed is what became of the oracle that a reason names, for a case that did not run for want of it.

@@ -42,7 +42,7 @@ func mutantsCommand(suite conformance.Suite) *cobra.Command {
 			"Every mutant must be caught by its cases with the expected reason; every other case must stay green, or be\n" +
 			"excused by the mutant's patch with exactly what it came to. Rows are kept: an interrupted matrix goes on where\n" +
 			"it was, and after a change of one patch one row runs again. A whole matrix is signed; with MUTANT (m06, runc)\n" +
-			"only those rows are run, and nothing is.\n\n" +
+			"only those rows are run, and nothing is. With --pairs only the cells that must be caught are run.\n\n" +
 			"Exit status: 0 as expected, 1 something is not, 2 interrupted, 3 usage or engine error.",
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -61,8 +61,11 @@ func mutantsCommand(suite conformance.Suite) *cobra.Command {
 			}
 			j.again = "run it again: the rows that are done are kept"
 			o.scope, o.only = matrix.Whole, args
-			if len(args) > 0 {
+			switch {
+			case len(args) > 0:
 				o.scope = matrix.Narrowed
+			case o.pairs:
+				o.scope = matrix.Pairs
 			}
 			return j.mutantsOnly(cmd.Context(), o, func(m matrix.Matrix) error { return m.Print(j.answer, format, width(j.answer)) })
 		},
@@ -70,6 +73,7 @@ func mutantsCommand(suite conformance.Suite) *cobra.Command {
 	cmd.Flags().StringVar(&format, "format", matrix.Table, "table (a list where the terminal is narrower), json or md")
 	cmd.Flags().StringVar(&out, "out", "", "output folder (default: out/mutants in the repository)")
 	cmd.Flags().IntVar(&o.procs, "procs", runcmd.DefaultProcs(), "processes that run the cases of one row side by side, 1 to 8")
+	cmd.Flags().BoolVar(&o.pairs, "pairs", false, "run only the cells that must be caught")
 	cmd.Flags().BoolVar(&o.fresh, "fresh", false, "run every row, kept or not")
 	return cmd
 }
@@ -163,18 +167,38 @@ func (j *job) plan(repo string) (matrix.Plan, []mutants.Mutant, error) {
 	if err != nil {
 		return matrix.Plan{}, nil, failed("the mutants cannot be read", err)
 	}
+	patches = matrix.Proven(patches, j.suite.Unproven)
 	plan, err := matrix.New(j.suite.Cases, patches)
 	if err != nil {
 		return matrix.Plan{}, nil, &exit.Error{Status: exit.Negative, Sentence: "patches and catalogue disagree", Cause: err,
 			Remedy: "a case that no mutant can fail is not a case; `go test ./fixtures/mutants` says the same"}
 	}
+	file, err := runcmd.ReadCohortFile(filepath.Join(repo, "ci", "cohorts", controlFile))
+	if err != nil {
+		return matrix.Plan{}, nil, failed("the cohort file cannot be used", err)
+	}
+	if err := plan.Excuse(excuses(file)); err != nil {
+		return matrix.Plan{}, nil, failed("the control's cohort file and the catalogue disagree", err)
+	}
 	return plan, patches, nil
+}
+
+// excuses are the differences of a cohort that are no failures.
+func excuses(file runcmd.CohortFile) (spoils []mutants.Spoil) {
+	for _, e := range file.Expected {
+		for _, id := range e.Cases {
+			if e.Status != string(conformance.Fail) {
+				spoils = append(spoils, mutants.Spoil{Case: id, Status: e.Status, Reason: e.Reason, Why: e.Why})
+			}
+		}
+	}
+	return spoils
 }
 
 // signMatrix writes the signed statement when m may have one, and says so.
 func (j *job) signMatrix(m matrix.Matrix) error {
 	if m.Scope != matrix.Whole || len(m.Problems) > 0 {
-		j.step("unsigned: the matrix is %s", map[bool]string{true: "narrowed to some rows", false: "not as it must be"}[m.Scope != matrix.Whole])
+		j.step("unsigned: the matrix is %s", map[bool]string{true: "narrowed", false: "not as it must be"}[m.Scope != matrix.Whole])
 		return nil
 	}
 	signed, err := j.sealMatrix(m)
@@ -207,12 +231,12 @@ func (j *job) problems(m matrix.Matrix) error {
 type mutation struct {
 	evidence evidence.MutationEvidence
 	file     []byte // the signed envelope
-	key      evidence.PublicKey
 }
 
 // mutationEvidence is what a conformance run needs: the whole matrix when every row of it is kept
-// for exactly these binaries, patches, cohort and image, else the cells that must be caught.
-func (j *job) mutationEvidence(ctx context.Context, cohort evidence.Cohort) (mutation, error) {
+// for exactly these binaries, patches, cohort and image, else the cells that must be caught. The
+// report is of the unpatched worker in the same command.
+func (j *job) mutationEvidence(ctx context.Context, cohort evidence.Cohort, report conformance.Report) (mutation, error) {
 	in, err := j.matrixInputs(cohort)
 	if err != nil {
 		return mutation{}, err
@@ -222,7 +246,7 @@ func (j *job) mutationEvidence(ctx context.Context, cohort evidence.Cohort) (mut
 		j.step("mutants: the whole matrix is kept for exactly these binaries: %d rows", len(m.Rows))
 	} else {
 		j.step("mutants: only the cells that must be caught; `make mutants` runs the whole matrix")
-		if m, err = j.matrix(ctx, in, matrixOptions{scope: matrix.Pairs, procs: runcmd.DefaultProcs()}); err != nil {
+		if m, err = j.matrix(ctx, in, matrixOptions{scope: matrix.Pairs, procs: runcmd.DefaultProcs(), base: baseRow(report)}); err != nil {
 			return mutation{}, err
 		}
 		if err := j.problems(m); err != nil {
@@ -237,7 +261,7 @@ func (j *job) sealMatrix(m matrix.Matrix) (mutation, error) {
 	if err != nil {
 		return mutation{}, err
 	}
-	signed := mutation{key: key.PublicKey()}
+	var signed mutation
 	signed.evidence.MutationResults = m.Results()
 	if signed.file, err = evidence.SealMutation(signed.evidence.MutationResults, key); err != nil {
 		return mutation{}, failed("the mutants' result cannot be signed", err)

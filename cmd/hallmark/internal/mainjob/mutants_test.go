@@ -199,6 +199,44 @@ func TestKeptRowsServeTheirScopeOnly(t *testing.T) {
 	}
 }
 
+// Whatever is run of the mutants, the unpatched worker runs too.
+func TestBaseRunsEveryCaseOfTheOtherRows(t *testing.T) {
+	_, in := small(t)
+	line := func(id string) matrix.Line { l, _ := in.plan.Line(id); return l }
+	all := []string{"AA-01", "AA-02"}
+	for _, row := range []struct {
+		id   string
+		o    matrixOptions
+		want []string
+	}{
+		{"none", matrixOptions{scope: matrix.Whole}, all},
+		{"none", matrixOptions{scope: matrix.Pairs}, all},
+		{"none", matrixOptions{scope: matrix.Narrowed, only: []string{"m02"}}, all},
+		{"none", matrixOptions{scope: matrix.Narrowed, only: []string{"m02"}, pairs: true}, []string{"AA-02"}},
+		{"none", matrixOptions{scope: matrix.Narrowed, only: []string{"m02", "runc"}, pairs: true}, all},
+		{"m02", matrixOptions{scope: matrix.Whole}, all},
+		{"m02", matrixOptions{scope: matrix.Pairs}, []string{"AA-02"}},
+		{"m02", matrixOptions{scope: matrix.Narrowed, only: []string{"m02"}}, all},
+		{"m02", matrixOptions{scope: matrix.Narrowed, only: []string{"m02"}, pairs: true}, []string{"AA-02"}},
+	} {
+		if got := in.rowCases(line(row.id), row.o); !slices.Equal(got, row.want) {
+			t.Errorf("%s with %+v: %q", row.id, row.o, got)
+		}
+		// A row that holds some of the cases never lies where one with all of them is looked for.
+		if l, cells := line(row.id), row.o.cells(line(row.id)); len(row.want) < len(all) && rowPath(in, l, strings.Repeat("0", 64), cells) == rowPath(in, l, strings.Repeat("0", 64), matrix.Whole) {
+			t.Errorf("%s with %+v is kept as a whole row", row.id, row.o)
+		}
+	}
+	for cases, want := range map[int]int{1: 1, 6: 1, 12: 2, 60: 2} {
+		if got := rowProcs(cases, 2); got != want {
+			t.Errorf("%d cases in %d processes", cases, got)
+		}
+	}
+	if rowProcs(60, 1) != 1 {
+		t.Error("more processes than asked for")
+	}
+}
+
 func TestOnlyAWholeMatrixWithoutAProblemIsSigned(t *testing.T) {
 	for name, row := range map[string]struct {
 		scope  string
@@ -319,10 +357,70 @@ func TestSourcesDigestFollowsTheWorkersSources(t *testing.T) {
 	}
 }
 
+// A program that a mutant does not change is not built again: every patch of the repository changes
+// one, and what changes the supervisor alone leaves the worker as it is.
+func TestAffectedPrograms(t *testing.T) {
+	repo, err := lab.RepoDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	folders, err := programFolders(t.Context(), repo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := mutants.All(repo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range all {
+		if len(affected(m, folders)) == 0 {
+			t.Errorf("%s changes no program", m.File)
+		}
+	}
+	for file, want := range map[string][]string{
+		"reference/worker/x.go": {"hallmark-worker"}, "cmd/hallmark-supervisor/main.go": {"hallmark-supervisor"},
+		"cmd/hallmark-quota/main.go": {"hallmark-quota"}, "reference/control/x.go": {"hallmark-supervisor", "hallmark-worker"},
+		"conformance/case.go": nil, "reference/worker/internal/nothing/x.go": nil,
+	} {
+		if got := affected(mutants.Mutant{Diffs: []mutants.Diff{{Path: "docs/x.md"}, {Path: file}}}, folders); !slices.Equal(got, want) {
+			t.Errorf("%s changes %q, want %q", file, got, want)
+		}
+	}
+}
+
+// The cases that the run to be signed has run are not run again on the unpatched worker, and what
+// they came to there counts.
+func TestBaseRowIsThatOfTheRun(t *testing.T) {
+	j, in := small(t)
+	base, _ := in.plan.Line(matrix.Base)
+	report := conformance.Report{Seed: 7, Procs: 2, StartedAt: "2026-11-30T07:00:00Z", FinishedAt: "2026-11-30T07:01:30.5Z", Cases: []conformance.ReportCase{
+		{ID: "AA-01", Status: conformance.Pass, Attempts: 1}, {ID: "AA-02", Status: conformance.Pass, Attempts: 1},
+	}}
+	o := matrixOptions{scope: matrix.Pairs, procs: 2, base: baseRow(report)}
+	// A row that another command has kept does not stand for this one.
+	keep(t, j, in, matrix.Base, matrix.Whole, map[string]matrix.Observation{"AA-01": gotOut, "AA-02": pass})
+	if _, ok := j.keptRow(in, base, o); ok {
+		t.Error("a kept row stands for the run")
+	}
+	row, err := j.runRow(t.Context(), in, base, o, "")
+	if err != nil || len(row.Bad()) > 0 || row.DurationMs != 90_500 || row.Seed != 7 || row.Kept || len(row.Earlier) != 1 {
+		t.Errorf("%+v, %v", row, err)
+	}
+	report.Cases[1].Status = conformance.Fail
+	o.base = baseRow(report)
+	if row, err = j.runRow(t.Context(), in, base, o, ""); err != nil || len(row.Bad()) != 1 {
+		t.Errorf("a case that fails: %+v, %v", row, err)
+	}
+	report.Cases[1] = conformance.ReportCase{ID: "AA-02", Status: conformance.NotRun, Reason: "not-selected"}
+	if k := baseRow(report); len(k.Cases) != 1 {
+		t.Errorf("a case that was not run counts: %+v", k.Cases)
+	}
+}
+
 // A mistake in the arguments, or a table with a hole, is told before a lab is started.
 func TestMutantsMistakesAreToldAtOnce(t *testing.T) {
-	whole := conformance.Suite{Cases: cases.All()}
-	hole := conformance.Suite{Cases: slices.Clone(whole.Cases)}
+	whole := conformance.Suite{Cases: cases.All(), Unproven: cases.Unproven()}
+	hole := conformance.Suite{Cases: slices.Clone(whole.Cases), Unproven: whole.Unproven}
 	hole.Cases[0].Kills = nil
 	for name, row := range map[string]struct {
 		suite  conformance.Suite

@@ -42,6 +42,19 @@ type Line struct {
 	Spoils map[string]mutants.Spoil
 }
 
+// Proven are the patches without what they say of unproven cases; one that speaks of no other is left out.
+func Proven(patches []mutants.Mutant, unproven []conformance.Case) []mutants.Mutant {
+	out := slices.Clone(patches)
+	without := func(id string) bool {
+		return slices.ContainsFunc(unproven, func(c conformance.Case) bool { return c.ID == id })
+	}
+	for i, m := range out {
+		out[i].Kills = slices.DeleteFunc(slices.Clone(m.Kills), func(k mutants.Kill) bool { return without(k.Case) })
+		out[i].Spoils = slices.DeleteFunc(slices.Clone(m.Spoils), func(s mutants.Spoil) bool { return without(s.Case) })
+	}
+	return slices.DeleteFunc(out, func(m mutants.Mutant) bool { return len(m.Kills) == 0 })
+}
+
 // New compares cases and patches in both directions and returns every fault: a column that nothing
 // fills (a case without a mutant), a row that nothing fills (a mutant without a case), a pair that
 // only one side knows, an excuse of an unknown case.
@@ -57,7 +70,7 @@ func New(cases []conformance.Case, patches []mutants.Mutant) (Plan, error) {
 		}
 		p.Lines = append(p.Lines, l)
 	}
-	p.Lines = append(p.Lines, Line{ID: Control, Title: "The worker as it is, on plain runc: no sandbox.", Kills: map[string]string{}})
+	p.Lines = append(p.Lines, Line{ID: Control, Title: "The worker as it is, on plain runc: no sandbox.", Kills: map[string]string{}, Spoils: map[string]mutants.Spoil{}})
 	for _, c := range cases {
 		p.Columns = append(p.Columns, Column{c.ID, c.Title})
 		if len(c.Kills) == 0 {
@@ -88,11 +101,8 @@ func New(cases []conformance.Case, patches []mutants.Mutant) (Plan, error) {
 			}
 		}
 		for _, s := range m.Spoils {
-			if !slices.ContainsFunc(cases, func(c conformance.Case) bool { return c.ID == s.Case }) {
-				fault("%s excuses the unknown case %s", m.ID, s.Case)
-			}
-			if l.Kills[s.Case] != "" {
-				fault("%s excuses %s, which must catch it", m.ID, s.Case)
+			if err := p.excusable(l, s.Case); err != nil {
+				errs = append(errs, err)
 			}
 		}
 	}
@@ -102,6 +112,29 @@ func New(cases []conformance.Case, patches []mutants.Mutant) (Plan, error) {
 		}
 	}
 	return p, errors.Join(errs...)
+}
+
+// Excuse says what the row [Control] finds besides what its cases must catch.
+func (p Plan) Excuse(spoils []mutants.Spoil) error {
+	l, _ := p.Line(Control)
+	for _, s := range spoils {
+		if err := p.excusable(l, s.Case); err != nil {
+			return err
+		}
+		l.Spoils[s.Case] = s
+	}
+	return nil
+}
+
+// excusable refuses an excuse of l for a case that is none, or that must catch it.
+func (p Plan) excusable(l Line, id string) error {
+	switch {
+	case !slices.ContainsFunc(p.Columns, func(c Column) bool { return c.Case == id }):
+		return fmt.Errorf("%s excuses the unknown case %s", l.ID, id)
+	case l.Kills[id] != "":
+		return fmt.Errorf("%s excuses %s, which must catch it", l.ID, id)
+	}
+	return nil
 }
 
 // Line returns the row of id.

@@ -29,16 +29,19 @@ type CohortFile struct {
 	// AbsentClaims are features that the target claims and that are expected not to be there, sorted.
 	AbsentClaims []string   `yaml:"absentClaims"`
 	Expected     []Expected `yaml:"expected"`
+	// Unproven is what is to be expected of cases that are in no catalogue yet; nothing compares it with a run.
+	Unproven []Expected `yaml:"unproven"`
 }
 
 // Requirements must agree with what is measured; "" and nil require nothing.
 type Requirements struct {
 	Arch         string            `yaml:"arch"`    // as GOARCH spells it
-	Runtime      string            `yaml:"runtime"` // name in the lab: runsc, runsc-deb, runc
+	Runtime      string            `yaml:"runtime"` // name in the lab: runsc, runsc-deb, runsc-deb13, runc
 	Version      string            `yaml:"version"` // as the runtime calls itself
 	Platform     string            `yaml:"platform"`
 	CgroupMode   string            `yaml:"cgroupMode"`
 	QuotaBackend string            `yaml:"quotaBackend"`
+	Filesystem   string            `yaml:"filesystem"` // of the workspaces
 	Capabilities map[string]string `yaml:"capabilities"`
 }
 
@@ -88,7 +91,7 @@ func (c CohortFile) check(path string) error {
 		return fmt.Errorf("%s: unknown verdict %q", path, c.Verdict)
 	}
 	seen := map[string]bool{}
-	for _, e := range c.Expected {
+	for _, e := range slices.Concat(c.Expected, c.Unproven) {
 		if len(e.Cases) == 0 || e.Reason == "" || e.Why == "" {
 			return fmt.Errorf("%s: an expected result of %q lacks cases, reason or why", path, e.Cases)
 		}
@@ -122,6 +125,7 @@ func (r Requirements) agree(c evidence.Cohort) error {
 	want("platform", r.Platform, c.Descriptor.Sandbox.Platform)
 	want("cgroup mode", r.CgroupMode, c.Descriptor.CgroupMode)
 	want("quota backend", r.QuotaBackend, c.Descriptor.Quota.Backend)
+	want("filesystem", r.Filesystem, c.Descriptor.Quota.Filesystem)
 	for name, v := range r.Capabilities {
 		want("capability "+name, v, c.Capabilities[name])
 	}

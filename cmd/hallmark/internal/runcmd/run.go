@@ -20,6 +20,7 @@ import (
 	"github.com/hallmark-sandbox/hallmark/conformance/target/api"
 	"github.com/hallmark-sandbox/hallmark/evidence"
 	"github.com/hallmark-sandbox/hallmark/evidence/signing"
+	reference "github.com/hallmark-sandbox/hallmark/reference/cohort"
 )
 
 // Params of one run of the suite against the reference worker in the lab, or against the target
@@ -43,14 +44,22 @@ type Params struct {
 	Tier     conformance.Tier
 	CaseIDs  []string
 	Procs    int
-	Seed     int64
-	Out      string
+	// WithoutProbes is [conformance.Options.WithoutProbes].
+	WithoutProbes bool
+	// WithoutArming is [conformance.Options.WithoutArming].
+	WithoutArming bool
+	Seed          int64
+	Out           string
 
-	KeyFile      string // "" signs nothing
+	KeyFile      string // private key, a file or SCHEME://KEY of a KMS; "" signs nothing
+	Nonce        string // that the run is asked for with, or ""
+	KeyState     string // file beside which the sequence of a KMS's key is kept; of a key file it is that file
+	signer       *signing.Signer
 	Issuer       evidence.Issuer
 	MutationPath string // file that Mutation and MutationFile are read from, or ""
 	Mutation     *evidence.MutationEvidence
 	MutationFile []byte
+	Mutants      func(conformance.Report) (*evidence.MutationEvidence, []byte, error) // [conformance.Evidence.Mutants]
 
 	Progress io.Writer
 	Live     bool
@@ -122,7 +131,7 @@ func runLab(ctx context.Context, p Params) (Result, error) {
 	rt, ok := l.Runtimes[p.Runtime]
 	if !ok {
 		return Result{}, &exit.Error{Status: exit.Failed, Sentence: strings.TrimSuffix(fmt.Sprintf("the lab has no runtime %q: %s", p.Runtime, l.Missing[p.Runtime]), ": "),
-			Remedy: "use runsc, runsc-deb or runc"}
+			Remedy: "use runsc, runsc-deb, runsc-deb13 or runc"}
 	}
 	res := Result{}
 	if p.Cohort == nil {
@@ -195,7 +204,7 @@ func options(ctx context.Context, p Params, workloads []Workload) (conformance.O
 		return conformance.Options{}, failed("the attack binary is missing", err)
 	}
 	o := conformance.Options{
-		Suite: p.Suite, Profiles: p.Profiles, Procs: p.Procs, Tier: p.Tier, CaseIDs: p.CaseIDs, Out: p.Out, Tenant: tenant,
+		Suite: p.Suite, Profiles: p.Profiles, Procs: p.Procs, Tier: p.Tier, CaseIDs: p.CaseIDs, WithoutProbes: p.WithoutProbes, WithoutArming: p.WithoutArming, Out: p.Out, Tenant: tenant,
 		Seed: p.Seed, Progress: p.Progress, Live: p.Live,
 	}
 	o.Color = p.Live && os.Getenv("NO_COLOR") == ""
@@ -224,16 +233,20 @@ func evidenceFor(p Params, res Result) (*conformance.Evidence, error) {
 	if p.KeyFile == "" {
 		return nil, nil
 	}
-	key, err := signing.Load(p.KeyFile)
-	if err != nil {
-		return nil, keyError(err)
+	if err := p.openKey(context.Background()); err != nil {
+		return nil, err
 	}
 	if p.Issuer.ID == "" {
 		p.Issuer = evidence.Issuer{ID: "hallmark-run", Role: evidence.RoleCI, Runtime: "hallmark-reference"}
 	}
+	host, err := reference.HostID()
+	if err != nil {
+		return nil, &exit.Error{Status: exit.Failed, Sentence: "the id of this host cannot be read", Cause: err, Remedy: "make /etc/machine-id readable"}
+	}
 	e := &conformance.Evidence{
-		Signers: []evidence.Signer{key}, Sequence: func() (int64, error) { return evidence.NextSequence(p.KeyFile) },
-		Issuer: p.Issuer, Cohort: res.Cohort, Mutation: p.Mutation, MutationFile: p.MutationFile, Validity: Validity, Limitations: limitations,
+		Host: host, Nonce: p.Nonce,
+		Signers: []evidence.Signer{p.signer}, Sequence: func() (int64, error) { return evidence.NextSequence(p.KeyState) },
+		Issuer: p.Issuer, Cohort: res.Cohort, Mutation: p.Mutation, MutationFile: p.MutationFile, Mutants: p.Mutants, Validity: Validity, Limitations: limitations,
 	}
 	for _, w := range res.Workloads {
 		e.Images = append(e.Images, evidence.Image{Name: w.Name, Role: evidence.ImageWorkload, ConfigDigest: w.ConfigDigest, ManifestDigest: w.ManifestDigest})

@@ -3,6 +3,7 @@
 package runcmd
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -12,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/hallmark-sandbox/hallmark/cmd/hallmark/internal/exit"
+	"github.com/hallmark-sandbox/hallmark/cmd/hallmark/internal/passphrase"
 	"github.com/hallmark-sandbox/hallmark/conformance"
 	"github.com/hallmark-sandbox/hallmark/conformance/target/api"
 	"github.com/hallmark-sandbox/hallmark/evidence"
@@ -39,6 +41,8 @@ func (p *Params) read(cohortFile string) error {
 		return usage(nil, "name a folder, for example --out out/run", "a run needs an output folder")
 	case p.Procs < 0 || p.Procs > conformance.MaxProcs:
 		return usage(nil, fmt.Sprintf("use 1 to %d", conformance.MaxProcs), "--procs is %d", p.Procs)
+	case p.Nonce != "" && (p.KeyFile == "" || !evidence.ValidNonce(p.Nonce)):
+		return usage(nil, "use 16 to 128 letters, digits, dots, dashes and underscores, and sign with --key", "--nonce is %q", p.Nonce)
 	case p.Seed < 0 || p.Seed > maxSeed:
 		return usage(nil, fmt.Sprintf("use 1 to %d, or 0 to have one drawn", int64(maxSeed)), "--seed is %d", p.Seed)
 	}
@@ -133,8 +137,8 @@ func (p *Params) readReference() error {
 		return usage(err, "`make build` makes them; --bin names their folder", "a binary is missing")
 	}
 	if p.KeyFile != "" {
-		if _, err := signing.Load(p.KeyFile); err != nil {
-			return keyError(err)
+		if err := p.openKey(context.Background()); err != nil {
+			return err
 		}
 	}
 	if p.MutationPath == "" {
@@ -146,7 +150,31 @@ func (p *Params) readReference() error {
 	return p.readMutation()
 }
 
+// openKey opens the signing key, once: a passphrase is asked for once.
+func (p *Params) openKey(ctx context.Context) error {
+	if p.signer != nil {
+		return nil
+	}
+	switch {
+	case p.KeyState != "" && !signing.IsKMS(p.KeyFile):
+		return usage(nil, "leave --key-state out: the sequence of a key file lies beside it", "--key-state is for a key of a KMS")
+	case signing.IsKMS(p.KeyFile) && p.KeyState == "":
+		return usage(nil, "name a file with --key-state, and keep it as long as the key", "the sequence of a key of a KMS has no place")
+	case p.KeyState == "":
+		p.KeyState = p.KeyFile
+	}
+	s, err := signing.Open(ctx, p.KeyFile, passphrase.Ask)
+	if err != nil {
+		return keyError(err)
+	}
+	p.signer = s
+	return nil
+}
+
 func keyError(err error) error {
+	if errors.Is(err, signing.ErrPassphrase) {
+		return usage(err, passphrase.ErrNone.Error(), "the signing key cannot be used")
+	}
 	return usage(err, "make one with `hallmark trust init` or `hallmark evidence keygen`", "the signing key cannot be used")
 }
 

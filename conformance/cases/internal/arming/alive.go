@@ -72,18 +72,23 @@ func Heartbeat(ctx context.Context, t *conformance.T) error {
 	return nil
 }
 
+// slowestNeighbour is a quiet median beyond which a probe says nothing about a neighbour: the bounds of cases
+// that follow from it would be those of a standstill.
+const slowestNeighbour = 750 * time.Millisecond
+
 // Neighbour stops a planted neighbour sandbox for a time, as a host that has no time for it would:
 // the probe must see a stall, and a longer one as an error.
 func Neighbour(ctx context.Context, t *conformance.T) error {
-	const (
-		stall = 300 * time.Millisecond
-		hang  = 900 * time.Millisecond
-		limit = 400 * time.Millisecond // of one operation, when the hang is looked for
-	)
 	op, quiet, sb, err := attack.NeighbourIn(ctx, t)
 	if err != nil {
 		return err
 	}
+	// What is planted stands out from how this target and host are when they are quiet.
+	var (
+		stall = max(300*time.Millisecond, 4*quiet.P50)
+		hang  = 3 * stall
+		limit = stall * 4 / 3 // of one operation, when the hang is looked for
+	)
 	c, err := attack.Container(ctx, t, sb)
 	if err != nil {
 		return err
@@ -96,7 +101,7 @@ func Neighbour(ctx context.Context, t *conformance.T) error {
 		stop := oracle.Probe(ctx, 20*time.Millisecond, limit, op)
 		err := freeze(ctx, c, stopped)
 		if err == nil {
-			err = rest(ctx, stall)
+			err = attack.Pause(ctx, stall)
 		}
 		return stop(), err
 	}
@@ -118,7 +123,7 @@ func Neighbour(ctx context.Context, t *conformance.T) error {
 	if hung.Errors == 0 {
 		t.Fail("planted-missed", "a neighbour stopped for %s gives no error with a limit of %s", hang, limit)
 	}
-	if quiet.P50 > stall/2 {
+	if quiet.P50 > slowestNeighbour {
 		t.Fail("false-positive", "the median of a quiet neighbour is %s", quiet.P50)
 	}
 	t.Witness("operations", stalled.N+hung.N)
@@ -162,7 +167,7 @@ func freeze(ctx context.Context, c target.Container, d time.Duration) (err error
 				return fmt.Errorf("stop the neighbour: %w", err)
 			}
 		}
-		if err := rest(ctx, 2*time.Millisecond); err != nil {
+		if err := attack.Pause(ctx, 2*time.Millisecond); err != nil {
 			return err
 		}
 	}
@@ -184,15 +189,4 @@ func entered(group oracle.Cgroup, first int) ([]int, error) {
 		}
 	}
 	return out, nil
-}
-
-func rest(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
 }

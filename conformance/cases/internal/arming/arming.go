@@ -17,9 +17,14 @@ import (
 func All() []conformance.Arming {
 	return []conformance.Arming{
 		{Oracle: conformance.OracleTreeHash, Arm: native(treeHash)},
+		{Oracle: conformance.OracleSearch, Arm: native(search)},
+		{Oracle: conformance.OracleAccess, Arm: native(access)},
 		{Oracle: conformance.OracleProcess, Arm: native(process)},
 		{Oracle: conformance.OracleMemory, Arm: native(memory)},
 		{Oracle: conformance.OracleCPU, Arm: native(cpu)},
+		{Oracle: conformance.OracleReply, Arm: native(reply)},
+		{Oracle: conformance.OracleHostSocket, Arm: native(hostSocket)},
+		{Oracle: conformance.OracleDescriptors, Arm: Descriptors},
 		{Oracle: conformance.OracleHeartbeat, Arm: Heartbeat},
 		{Oracle: conformance.OracleNeighbour, Arm: Neighbour},
 		{Oracle: conformance.OracleUsage, Arm: Usage},
@@ -27,6 +32,7 @@ func All() []conformance.Arming {
 		{Oracle: conformance.OracleTape, Arm: Tape},
 		{Oracle: conformance.OracleWire, Arm: Wire},
 		{Oracle: conformance.OracleEngine, Arm: Engine},
+		{Oracle: conformance.OracleEngineLog, Arm: EngineLog},
 		{Oracle: conformance.OracleControl, Arm: Control},
 		{Oracle: conformance.OracleNetwork, Arm: Network},
 	}

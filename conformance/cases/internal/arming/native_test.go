@@ -11,7 +11,7 @@ import (
 
 func TestNativeChecksFindWhatTheyPlant(t *testing.T) {
 	for name, check := range map[string]func(context.Context, string) (finding, error){
-		"tree hash": treeHash, "process": process, "memory": memory, "cpu": cpu,
+		"tree hash": treeHash, "search": search, "access": access, "process": process, "memory": memory, "cpu": cpu, "reply": reply, "host socket": hostSocket,
 	} {
 		t.Run(name, func(t *testing.T) {
 			f, err := check(t.Context(), t.TempDir())
@@ -47,7 +47,7 @@ func TestEachOracleIsArmedOnce(t *testing.T) {
 		}
 		seen[a.Oracle] = true
 	}
-	if len(seen) != 13 {
+	if len(seen) != 19 {
 		t.Errorf("%d oracles are armed", len(seen))
 	}
 }

@@ -190,6 +190,18 @@ func ObserveLatencies(t *conformance.T, name string, l oracle.Latencies) {
 	t.Observe(name, map[string]int64{"n": l.N, "errors": l.Errors, "p50Ms": l.P50.Milliseconds(), "p99Ms": l.P99.Milliseconds(), "maxMs": l.Max.Milliseconds()})
 }
 
+// Pause waits for d, or for the context's end.
+func Pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
 // Eventually polls f every 50 ms until it is true, at most within.
 func Eventually(ctx context.Context, within time.Duration, f func() (bool, error)) (bool, error) {
 	end := time.Now().Add(within)

@@ -39,50 +39,94 @@ func Arrange(ctx context.Context, t *conformance.T) (*Box, error) {
 	b.Sandbox = t.Sandbox(ctx, target.Spec{SessionID: b.session})
 	b.Program = t.Tenant(ctx, b.Sandbox)
 	s := t.Target().Secrets
-	n := s.Names()
+	t.Cleanup(func(context.Context) error { return s.Answer(s.Names().Binding, nil) })
+	return b, b.Provide()
+}
+
+// Provide makes the provider give the box's secret, for an hour from now.
+func (b *Box) Provide() error {
+	n := b.t.Target().Secrets.Names()
 	payload, err := json.Marshal(map[string]any{
 		"version": n.PayloadVersion, "expiresAtUnixMs": time.Now().Add(time.Hour).UnixMilli(),
 		"scope":  map[string]any{"workspaceId": b.WorkspaceID(), "bindingId": n.Binding, "executionId": b.session},
 		"fields": []any{map[string]any{"fieldId": n.Fields[0], "value": []byte(b.Secret)}},
 	})
 	if err != nil {
-		return nil, fmt.Errorf("encode payload: %w", err)
+		return fmt.Errorf("encode payload: %w", err)
 	}
-	t.Cleanup(func(context.Context) error { return s.Answer(n.Binding, nil) })
-	return b, s.Answer(n.Binding, payload)
+	return b.t.Target().Secrets.Answer(n.Binding, payload)
+}
+
+// Attempt is the delivery attempt of an invocation of the box's.
+func (b *Box) Attempt(id string) string { return id + b.session }
+
+// Request asks for a command with the secret on descriptor 3, for at most 30 s.
+func (b *Box) Request(id, cwd string, argv ...string) target.RawRequest {
+	return b.RequestFor(id, cwd, 30*time.Second, argv...)
+}
+
+// RequestFor is Request with a time-out.
+func (b *Box) RequestFor(id, cwd string, timeout time.Duration, argv ...string) target.RawRequest {
+	n := b.t.Target().Secrets.Names()
+	body, _ := json.Marshal(map[string]any{ // of strings and numbers
+		"invocationId": id, "argv": argv, "cwd": cwd, "timeoutMs": timeout.Milliseconds(), "maxOutputBytes": 65_536,
+		"credentialRefs": []any{map[string]any{
+			"deliveryAttemptId": b.Attempt(id), "providerId": n.Provider, "bindingId": n.Binding, "executionId": b.session,
+			"fields": []any{map[string]any{"name": Name, "fieldId": n.Fields[0]}},
+		}},
+	})
+	return wire.On(b.Sandbox, "exec", "POST", "/exec", body)
+}
+
+// Asked is how often the provider was asked for an invocation's secret, and told of its end.
+func (b *Box) Asked(id string) (leases, ends int, err error) {
+	calls, err := b.t.Target().Secrets.Asked()
+	for _, c := range calls {
+		switch {
+		case c.AttemptID != b.Attempt(id):
+		case c.Op == "lease":
+			leases++
+		default:
+			ends++
+		}
+	}
+	return leases, ends, err
 }
 
 // Run runs one attack with the secret on descriptor 3. It has to end by itself, with a report. A
 // refusal is a *[target.Error].
 func (b *Box) Run(ctx context.Context, id string, args ...string) (report.Report, error) {
-	n := b.t.Target().Secrets.Names()
-	body, err := json.Marshal(map[string]any{
-		"invocationId": id, "argv": attack.Command(b.Program, args...), "cwd": "", "timeoutMs": 30_000, "maxOutputBytes": 65_536,
-		"credentialRefs": []any{map[string]any{
-			"deliveryAttemptId": id + b.session, "providerId": n.Provider, "bindingId": n.Binding, "executionId": b.session,
-			"fields": []any{map[string]any{"name": Name, "fieldId": n.Fields[0]}},
-		}},
-	})
-	if err != nil {
-		return report.Report{}, fmt.Errorf("encode request: %w", err)
-	}
-	res, err := b.t.Target().Wire.Raw(ctx, wire.On(b.Sandbox, "exec", "POST", "/exec", body))
+	res, err := b.Wire(ctx, b.Request(id, "", attack.Command(b.Program, args...)...))
 	if err != nil {
 		return report.Report{}, err
-	}
-	var out struct {
-		Stdout []byte `json:"stdout"`
-		Stderr []byte `json:"stderr"`
 	}
 	if res.Status != 200 {
 		return report.Report{}, fmt.Errorf("secret-bearing %v: status %d: %w", args, res.Status, &target.Error{Code: res.Code})
 	}
+	r, err := Report(res)
+	if err != nil {
+		return r, fmt.Errorf("secret-bearing %v: %w", args, err)
+	}
+	return r, nil
+}
+
+// Wire sends a request as it is.
+func (b *Box) Wire(ctx context.Context, req target.RawRequest) (target.RawResponse, error) {
+	return b.t.Target().Wire.Raw(ctx, req)
+}
+
+// Report is what the attack of an exec that was answered says of itself.
+func Report(res target.RawResponse) (report.Report, error) {
+	var out struct {
+		Stdout []byte `json:"stdout"`
+		Stderr []byte `json:"stderr"`
+	}
 	if err := json.Unmarshal(res.Body, &out); err != nil {
-		return report.Report{}, fmt.Errorf("secret-bearing %v: %w", args, err)
+		return report.Report{}, err
 	}
 	r, err := report.Parse(out.Stdout)
 	if err != nil {
-		return r, fmt.Errorf("secret-bearing %v: %w: %.300s", args, err, out.Stderr)
+		return r, fmt.Errorf("%w: %.300s", err, out.Stderr)
 	}
 	return r, nil
 }

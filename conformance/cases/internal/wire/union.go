@@ -24,6 +24,12 @@ const (
 	NotFound          = Prefix + "SANDBOX_NOT_FOUND"
 	Conflict          = Prefix + "IDEMPOTENCY_CONFLICT"
 	PathNotFound      = Prefix + "PATH_NOT_FOUND"
+	ExecConcurrency   = Prefix + "EXEC_CONCURRENCY_EXHAUSTED"
+	ExecInProgress    = Prefix + "EXEC_IN_PROGRESS"
+	ExecAborted       = Prefix + "EXEC_ABORTED"
+	OutcomeUnknown    = Prefix + "OUTCOME_UNKNOWN"
+	Incomplete        = Prefix + "INCOMPLETE_CLEANUP"
+	SandboxExpired    = Prefix + "SANDBOX_EXPIRED"
 )
 
 // row is what the protocol says of one code.

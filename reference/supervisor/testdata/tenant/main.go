@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -35,6 +36,7 @@ func main() {
 		"slay": slay, "others": others, "suicide": suicide, "dial": dial, "dead": dead, "continuer": continuer, "escape": escape,
 		"secret": secret, "zleader": zleader, "stopper": stopper, "sigroot": sigroot,
 	}
+	maps.Copy(verbs, survivors())
 	verb, ok := verbs[args[0]]
 	if !ok {
 		fatal("unknown verb " + args[0])

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"os"
+	"os/signal"
+	"runtime"
+	"strconv"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// survivors are the ways to outlive an invocation that main's do not have.
+func survivors() map[string]func([]string) {
+	return map[string]func([]string){"nested": nested, "pair": pair, "traced": traced, "vforker": vforker, "halter": halter, "fifo": fifo}
+}
+
+// nested leaves subreapers below subreapers, each with an orphan of its own that beats.
+func nested(a []string) {
+	if len(a) == 1 {
+		spawn(true, "nested", a[0], "3")
+		for i := range 3 {
+			waitFor(a[0] + strconv.Itoa(i+1))
+		}
+		return
+	}
+	signal.Ignore(unix.SIGTERM, unix.SIGINT, unix.SIGHUP)
+	unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+	spawn(true, "daemon", a[0]+a[1])
+	if n := num(a[1]); n > 1 {
+		spawn(true, "nested", a[0], strconv.Itoa(n-1))
+	}
+	time.Sleep(time.Hour)
+}
+
+// pair leaves two processes that watch each other: who finds the other dead forks it again.
+func pair(a []string) {
+	f, err := os.OpenFile(a[0], os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		fatal(err)
+	}
+	runtime.LockOSThread()
+	fd := f.Fd()
+	if rawFork() == 0 {
+		watchEachOther(fd)
+	}
+	for range 2000 {
+		if st, err := f.Stat(); err == nil && st.Size() > 20 {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+	fatal("no pair")
+}
+
+// watchEachOther never returns, and runs without a runtime.
+//
+//go:nosplit
+func watchEachOther(fd uintptr) {
+	all := ^uint64(0)
+	syscall.RawSyscall6(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&all)), 0, 8, 0, 0)
+	for {
+		syscall.RawSyscall(unix.SYS_SETSID, 0, 0, 0)
+		me, _, _ := syscall.RawSyscall(unix.SYS_GETPID, 0, 0, 0)
+		child := rawFork()
+		for {
+			dot := [1]byte{'.'}
+			syscall.RawSyscall(unix.SYS_WRITE, fd, uintptr(unsafe.Pointer(&dot)), 1)
+			ts := [2]int64{0, 1_000_000}
+			syscall.RawSyscall(unix.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&ts)), 0, 0)
+			if child == 0 {
+				if parent, _, _ := syscall.RawSyscall(unix.SYS_GETPPID, 0, 0, 0); parent != me {
+					break // it is dead: take its place
+				}
+			} else if ended, _, errno := syscall.RawSyscall6(unix.SYS_WAIT4, child, 0, unix.WNOHANG, 0, 0, 0); ended != 0 || errno != 0 {
+				break
+			}
+		}
+	}
+}
+
+// traced stops a stubborn child by ptrace(2); "leave": and exits, which lets go of it.
+func traced(a []string) {
+	signal.Ignore(unix.SIGTERM)
+	runtime.LockOSThread()
+	c := spawn(true, "stubborn", a[0])
+	waitFor(a[0])
+	tasks, err := os.ReadDir("/proc/" + strconv.Itoa(c.Process.Pid) + "/task")
+	if err != nil {
+		fatal(err)
+	}
+	for _, task := range tasks {
+		if err := unix.PtraceSeize(num(task.Name())); err != nil {
+			fatal(err)
+		}
+		if err := unix.PtraceInterrupt(num(task.Name())); err != nil {
+			fatal(err)
+		}
+	}
+	if _, err := unix.Wait4(c.Process.Pid, nil, unix.WALL, nil); err != nil { // its stop
+		fatal(err)
+	}
+	if len(a) == 1 {
+		time.Sleep(time.Hour)
+	}
+}
+
+// vforker waits in vfork(2) for a child that blocks every signal and beats; "leave": below a leader that exits.
+func vforker(a []string) {
+	f, err := os.OpenFile(a[0], os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		fatal(err)
+	}
+	runtime.LockOSThread()
+	fd := f.Fd()
+	if len(a) > 1 && rawFork() != 0 {
+		waitFor(a[0])
+		return
+	}
+	vforkBeating(fd)
+}
+
+//go:nosplit
+func vforkBeating(fd uintptr) {
+	all := ^uint64(0)
+	syscall.RawSyscall6(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&all)), 0, 8, 0, 0)
+	pid, _, _ := syscall.RawSyscall6(unix.SYS_CLONE, unix.CLONE_VFORK|uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0)
+	for pid == 0 {
+		dot := [1]byte{'.'}
+		syscall.RawSyscall(unix.SYS_WRITE, fd, uintptr(unsafe.Pointer(&dot)), 1)
+		ts := [2]int64{0, 5_000_000}
+		syscall.RawSyscall(unix.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&ts)), 0, 0)
+	}
+}
+
+// halter beats, and stops itself after each beat.
+func halter(a []string) {
+	signal.Ignore(unix.SIGTERM, unix.SIGINT, unix.SIGHUP)
+	f, err := os.OpenFile(a[0], os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		fatal(err)
+	}
+	for {
+		f.Write([]byte{'.'})
+		unix.Kill(os.Getpid(), unix.SIGSTOP)
+	}
+}
+
+// fifo waits in open(2) for a writer of a FIFO, and beats beside that.
+func fifo(a []string) {
+	if err := unix.Mkfifo("/tmp/"+a[0], 0o644); err != nil {
+		fatal(err)
+	}
+	go unix.Open("/tmp/"+a[0], unix.O_RDONLY, 0)
+	stubborn(a)
+}
