@@ -6,6 +6,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"flag"
@@ -136,18 +137,89 @@ func isTarget(fn *ast.FuncDecl) bool {
 	return ok && sel.Sel.Name == "F"
 }
 
-// run fuzzes one target and returns what the go command said. That succeeds also when it had nothing
-// to fuzz, so its output must say that inputs were executed.
+// run fuzzes one target for d and returns what its test binary said. That succeeds also when it had
+// nothing to fuzz, so its output must say that inputs were executed.
+//
+// The time is ended by an interrupt, not by -fuzztime: before Go 1.27 the deadline of that flag could
+// fail a target that found nothing, with "context deadline exceeded" (https://go.dev/issue/75804).
 func run(ctx context.Context, root string, t target, d time.Duration) ([]byte, error) {
-	cmd := exec.CommandContext(ctx, "go", "test", "-run=^$", "-fuzz=^"+t.name+"$", "-fuzztime="+d.String(), "-parallel=1", t.dir)
-	cmd.Dir = root
+	bin, cache, out, err := compile(ctx, root, t)
+	if err != nil {
+		return out, err
+	}
+	defer os.RemoveAll(filepath.Dir(bin))
+	running, end := context.WithCancel(ctx)
+	defer end()
+	cmd := exec.CommandContext(running, bin, "-test.run=^$", "-test.fuzz=^"+t.name+"$", "-test.fuzzcachedir="+cache, "-test.parallel=1", "-test.paniconexit0")
+	cmd.Dir = filepath.Join(root, t.dir)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = time.Minute
-	out, err := cmd.CombinedOutput()
-	if err == nil && !executed.Match(out) {
-		err = errors.New("nothing was executed")
+	clock := &clock{d: d, end: end}
+	cmd.Stdout, cmd.Stderr = clock, clock
+	if err = cmd.Run(); errors.Is(err, context.Canceled) {
+		err = ctx.Err() // the interrupt was ours, and nothing was found until then
 	}
-	return out, err
+	switch {
+	case err != nil:
+	case !executed.Match(clock.said):
+		err = errors.New("nothing was executed")
+	case clock.late():
+		err = errors.New("an input did not end")
+	}
+	return clock.said, err
 }
+
+// compile builds the instrumented test binary of a target's package in a folder of its own, and names
+// the folder in which the go command keeps the package's inputs. What it returns besides is output.
+func compile(ctx context.Context, root string, t target) (bin, cache string, out []byte, err error) {
+	list := exec.CommandContext(ctx, "go", "list", "-e", "-f", "{{.ImportPath}}", t.dir) // what is wrong with it, the build says
+	list.Dir = root
+	path, err := list.Output()
+	if err != nil {
+		return "", "", nil, fmt.Errorf("go list: %w", err)
+	}
+	gocache, err := exec.CommandContext(ctx, "go", "env", "GOCACHE").Output()
+	if err != nil {
+		return "", "", nil, fmt.Errorf("go env GOCACHE: %w", err)
+	}
+	dir, err := os.MkdirTemp("", "fuzz-")
+	if err != nil {
+		return "", "", nil, err
+	}
+	bin = filepath.Join(dir, "fuzz.test")
+	build := exec.CommandContext(ctx, "go", "test", "-c", "-fuzz=^"+t.name+"$", "-o", bin, t.dir)
+	build.Dir = root
+	if out, err = build.CombinedOutput(); err == nil {
+		_, err = os.Stat(bin) // a package without test files builds nothing and succeeds
+	}
+	if err != nil {
+		return "", "", out, errors.Join(fmt.Errorf("go test -c: %w", err), os.RemoveAll(dir))
+	}
+	return bin, filepath.Join(strings.TrimSpace(string(gocache)), "fuzz", strings.TrimSpace(string(path))), out, nil
+}
+
+// clock keeps what a test binary says and ends its time d after it began to fuzz: an interrupt that
+// comes before would kill it.
+type clock struct {
+	d     time.Duration
+	end   func()
+	said  []byte
+	began time.Time // zero: not yet
+}
+
+// Write is called by one goroutine, as one writer is both standard output and standard error.
+func (c *clock) Write(p []byte) (int, error) {
+	c.said = append(c.said, p...)
+	if c.began.IsZero() && bytes.Contains(c.said, []byte("fuzz: elapsed: ")) {
+		c.began = time.Now()
+		time.AfterFunc(c.d, c.end)
+	}
+	return len(p), nil
+}
+
+// late says whether the binary had to kill its fuzzing process, which it does without a word and
+// calls a success: it asks it to end, asks again after a second (internal/fuzz, worker.stop), and
+// kills it after another one.
+func (c *clock) late() bool { return time.Since(c.began) > c.d+1900*time.Millisecond }
 
 var executed = regexp.MustCompile(`fuzz: elapsed: .* execs: [1-9]`)

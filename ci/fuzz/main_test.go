@@ -60,7 +60,8 @@ func TestFuzz(t *testing.T) {
 		"good":         {map[string]string{"a/x_test.go": good}, ""},
 		"finding":      {map[string]string{"a/x_test.go": good, "b/y_test.go": bad}, "./b FuzzBad: exit status"},
 		"none":         {map[string]string{"a/x_test.go": head + "func TestX(*testing.T) {}\n"}, "no fuzz target was found"},
-		"kept out":     {map[string]string{"a/x_test.go": out}, "./a FuzzOut"},
+		"kept out":     {map[string]string{"a/x_test.go": out}, "./a FuzzOut: go test -c"},
+		"does not end": {map[string]string{"a/x_test.go": head + "func FuzzSlow(f *testing.F) { f.Add(1); f.Fuzz(func(t *testing.T, i int) { if i != 1 { select {} } }) }\n"}, "./a FuzzSlow: an input did not end"},
 		"does not run": {map[string]string{"a/x_test.go": head + "func FuzzIdle(f *testing.F) { f.Skip() }\n"}, "nothing was executed"},
 	} {
 		t.Run(name, func(t *testing.T) {
