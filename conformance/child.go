@@ -31,6 +31,7 @@ type plan struct {
 	RunID     string          `json:"runId"`
 	Raw       string          `json:"raw"`    // folder for records and artifacts
 	Shared    string          `json:"shared"` // folder where the processes meet
+	Beside    string          `json:"beside"` // [Options.Beside]
 	Work      string          `json:"work"`   // folder for the drivers' state, one below for each process
 	Dir       string          `json:"dir"`    // working directory, which Ginkgo would change
 	Path      string          `json:"path"`   // $PATH, which the launcher empties

@@ -83,7 +83,7 @@ func (c *child) seal() {
 			teardown = append(teardown, end.Teardown)
 		}
 	}
-	left := c.before.hostLeft(append(c.bench.othersScopes(), c.bench.scope))
+	left := c.before.hostLeft(append(c.bench.othersScopes(), c.bench.scope), c.bench.besideScopes)
 	if left != nil {
 		teardown = append(teardown, left.Error())
 	}

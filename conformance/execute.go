@@ -43,6 +43,7 @@ type bench struct {
 	// A run of several processes; see [bench.othersScopes].
 	proc, procs int
 	shared      string // the folder that the processes share, "" when there is one process
+	run, beside string // the run's id, and [Options.Beside]
 	scope       scope
 
 	// hostless: the target was seen to run no command at all, see [bench.know].

@@ -250,15 +250,23 @@ func (i inventory) since(before inventory, excused func(thing) bool) []string {
 	return left
 }
 
-// elsewhere reports what provably lies in the scope of another process of this run, which accounts
-// for it itself.
+// elsewhere reports what provably lies in the scope of another process of this run, or of another
+// run beside it, which accounts for it itself.
 func (b *bench) elsewhere(ctx context.Context) func(thing) bool {
-	scopes := b.othersScopes()
+	scopes := append(b.othersScopes(), b.besideScopes()...)
+	socket := ""
+	if b.target.Observer != nil {
+		socket, _ = b.target.Observer.EngineSocket() // without one there are no containers
+	}
+	return inScopes(ctx, scopes, socket)
+}
+
+// inScopes reports what lies in one of scopes. The engine is asked where a container belongs.
+func inScopes(ctx context.Context, scopes []scope, socket string) func(thing) bool {
 	return func(t thing) bool {
 		if t.id != "" && len(scopes) > 0 {
-			socket, err := b.target.Observer.EngineSocket()
 			var seen struct{ HostConfig struct{ CgroupParent string } }
-			if err != nil || engineGet(ctx, socket, "/containers/"+t.id+"/json", &seen) != nil {
+			if engineGet(ctx, socket, "/containers/"+t.id+"/json", &seen) != nil {
 				return false // gone in between: the next look does not have it
 			}
 			t.cgroup = seen.HostConfig.CgroupParent

@@ -112,8 +112,8 @@ func (l *baseline) ownLeft() error {
 }
 
 // hostLeft says what the run left on the host and in the engine. It is called in one process, when
-// every other has closed its target; scopes are those of all.
-func (l *baseline) hostLeft(scopes []scope) error {
+// every other has closed its target; scopes are those of all, and beside those of other runs.
+func (l *baseline) hostLeft(scopes []scope, beside func() []scope) error {
 	ctx, cancel := context.WithTimeout(context.Background(), settleTime+10*time.Second)
 	defer cancel()
 	before := maps.Clone(l.things)
@@ -130,7 +130,7 @@ func (l *baseline) hostLeft(scopes []scope) error {
 		if err := l.engine(ctx, now); err != nil {
 			return nil, err
 		}
-		return now.since(before, func(thing) bool { return false }), nil
+		return now.since(before, inScopes(ctx, beside(), l.socket)), nil
 	})
 	switch {
 	case err != nil:

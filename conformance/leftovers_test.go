@@ -88,6 +88,20 @@ func TestWhatARunLeavesIsFound(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, own},
+		{"another run's container", func(t *testing.T, l *baseline, e *fakeEngine) {
+			e.add("theirs", fmt.Sprintf(`{"HostConfig":{"CgroupParent":%q}}`, base+"/beside/x"))
+		}, ""},
+		{"nobody's container beside another run", func(t *testing.T, l *baseline, e *fakeEngine) {
+			e.add("nobodys", fmt.Sprintf(`{"HostConfig":{"CgroupParent":%q}}`, base+"/besides"))
+		}, "nobodys"},
+		{"another run's cgroup", func(t *testing.T, l *baseline, e *fakeEngine) {
+			for _, dir := range []string{"/beside", "/beside/x"} {
+				if err := os.Mkdir(filepath.Join(hierarchy, base+dir), 0o755); err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { unix.Rmdir(filepath.Join(hierarchy, base+dir)) })
+			}
+		}, ""},
 		{"the engine does not answer", func(t *testing.T, l *baseline, e *fakeEngine) { e.vanish() }, "last inventory"},
 	}
 	for _, tt := range tests {
@@ -103,7 +117,7 @@ func TestWhatARunLeavesIsFound(t *testing.T) {
 				}
 			}
 			tt.leave(t, l, e)
-			err := l.hostLeft([]scope{{CgroupParent: own, WorkDir: l.plan.Work}})
+			err := l.hostLeft([]scope{{CgroupParent: own, WorkDir: l.plan.Work}}, func() []scope { return []scope{{CgroupParent: base + "/beside"}} })
 			switch {
 			case tt.text == "" && err != nil:
 				t.Errorf("found %v", err)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 
@@ -31,6 +32,10 @@ type Options struct {
 	// WithoutArming tries no oracle. A case that fails has then shown itself that its oracle sees; one
 	// that passes has shown nothing, and is inconclusive. Such a run is never signed.
 	WithoutArming bool
+	// Beside is a folder in which runs on one engine, at one time, tell each other what is theirs, so
+	// that none is blamed for what another one has there; "" says that nobody else uses the engine.
+	// Such a run is never signed.
+	Beside string
 
 	Out    string // reports, raw records and bundle; what an earlier run left here is replaced
 	Work   string // an empty or absent folder for the driver's state; removed afterwards
@@ -89,12 +94,18 @@ func (o Options) check() error {
 	if o.Out == "" || o.Work == "" {
 		add("output or work folder missing")
 	}
+	if st, err := os.Stat(o.Beside); o.Beside != "" && (err != nil || !st.IsDir() || !filepath.IsAbs(o.Beside)) {
+		add("the folder %q for the runs beside this one is none, or not absolute", o.Beside)
+	}
 	if o.Evidence != nil {
 		if o.WithoutProbes {
 			add("evidence without a look at the target's features")
 		}
 		if o.WithoutArming {
 			add("evidence without an armed oracle")
+		}
+		if o.Beside != "" {
+			add("evidence beside other runs on the engine")
 		}
 		if o.CohortID == "" || o.CohortID != o.Evidence.Cohort.ID {
 			add("evidence without the measured cohort")

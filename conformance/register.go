@@ -145,7 +145,7 @@ func (e *embedded) close() {
 	defer func() {
 		c := e.child
 		if c.bench != nil {
-			if err := c.before.hostLeft([]scope{c.bench.scope}); err != nil {
+			if err := c.before.hostLeft([]scope{c.bench.scope}, c.bench.besideScopes); err != nil {
 				e.faults = append(e.faults, err.Error())
 			}
 		}

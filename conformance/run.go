@@ -132,7 +132,7 @@ func (o Options) prepare() (plan, *os.File, error) {
 		return plan{}, nil, fmt.Errorf("working directory: %w", err)
 	}
 	p := plan{
-		RunID: randomHex(16), Raw: raw, Shared: filepath.Join(raw, sharedDir), Work: work, Dir: dir, Path: os.Getenv("PATH"),
+		RunID: randomHex(16), Raw: raw, Shared: filepath.Join(raw, sharedDir), Beside: o.Beside, Work: work, Dir: dir, Path: os.Getenv("PATH"),
 		Driver: o.Driver, Config: o.Target, Workloads: o.Workloads, Tenant: o.Tenant, Seed: o.Seed, Procs: max(1, o.Procs), Unprobed: o.WithoutProbes, Unarmed: o.WithoutArming, CohortID: o.CohortID,
 		Arguments: o.Arguments,
 	}

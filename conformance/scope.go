@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -21,37 +22,61 @@ type scope struct {
 // scopeFile is process n's scope, in the folder that the processes of a run share.
 func scopeFile(dir string, n int) string { return filepath.Join(dir, fmt.Sprintf("p%d.scope", n)) }
 
-// publishScope puts b's scope where the other processes find it, whole or not at all. It is called
-// before the first case, so that no case sees another process without its scope.
+// publishScope puts b's scope where the other processes find it, and other runs on the same engine,
+// whole or not at all. It is called before the first case, so that no case sees another process
+// without its scope.
 func (b *bench) publishScope() error {
-	if b.shared == "" {
-		return nil
+	var paths []string
+	if b.shared != "" {
+		paths = append(paths, scopeFile(b.shared, b.proc))
+	}
+	if b.beside != "" {
+		paths = append(paths, filepath.Join(b.beside, b.run+"."+filepath.Base(scopeFile("", b.proc))))
 	}
 	body, err := json.Marshal(b.scope)
 	if err != nil {
 		return fmt.Errorf("encode scope: %w", err)
 	}
-	path := scopeFile(b.shared, b.proc)
-	if err := os.WriteFile(path+".new", body, 0o600); err != nil {
-		return fmt.Errorf("write scope: %w", err)
+	for _, path := range paths {
+		if err := os.WriteFile(path+".new", body, 0o600); err != nil {
+			return fmt.Errorf("write scope: %w", err)
+		}
+		if err := os.Rename(path+".new", path); err != nil {
+			return fmt.Errorf("publish scope: %w", err)
+		}
 	}
-	return os.Rename(path+".new", path)
+	return nil
 }
 
-// othersScopes are those of the run's other processes. A scope that cannot be read is left out,
-// and so is a cgroup parent that holds this process's own: it would excuse everything.
+// othersScopes are those of the run's other processes.
 func (b *bench) othersScopes() []scope {
-	var out []scope
+	var files []string
 	for n := 1; n <= b.procs; n++ {
-		if n == b.proc || b.shared == "" {
-			continue
+		if n != b.proc && b.shared != "" {
+			files = append(files, scopeFile(b.shared, n))
 		}
-		body, err := os.ReadFile(scopeFile(b.shared, n))
-		if err != nil {
-			continue
-		}
+	}
+	return b.readScopes(files)
+}
+
+// besideScopes are those of the other runs that share the folder of [Options.Beside], also of those
+// that have ended: what they left is not this one's.
+func (b *bench) besideScopes() []scope {
+	if b.beside == "" {
+		return nil
+	}
+	files, _ := filepath.Glob(filepath.Join(b.beside, "*.scope")) // a folder's name of ours: no pattern is bad
+	return b.readScopes(slices.DeleteFunc(files, func(f string) bool { return strings.HasPrefix(filepath.Base(f), b.run+".") }))
+}
+
+// readScopes leaves out what cannot be read, and a cgroup parent that holds this process's own: it
+// would excuse everything.
+func (b *bench) readScopes(files []string) []scope {
+	var out []scope
+	for _, f := range files {
 		var s scope
-		if json.Unmarshal(body, &s) != nil {
+		body, err := os.ReadFile(f)
+		if err != nil || json.Unmarshal(body, &s) != nil {
 			continue
 		}
 		if s.holds(b.scope.CgroupParent) {

@@ -28,6 +28,25 @@ func TestOthersScopes(t *testing.T) {
 	if got := (&bench{proc: 1, procs: 1, scope: own.scope}).othersScopes(); len(got) != 0 {
 		t.Errorf("a run of one process has others: %+v", got)
 	}
+	// Of runs beside each other, each knows what the others told, and nothing twice.
+	beside := t.TempDir()
+	first := &bench{proc: 1, procs: 2, shared: t.TempDir(), run: "aa", beside: beside, scope: scope{"/lab/a", "/state/a"}}
+	again := &bench{proc: 2, procs: 2, shared: first.shared, run: "aa", beside: beside, scope: scope{"/lab/b", "/state/b"}}
+	second := &bench{proc: 1, procs: 1, run: "bb", beside: beside, scope: scope{"/lab/c", "/state/c"}}
+	for _, b := range []*bench{first, again, second} {
+		if err := b.publishScope(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := first.besideScopes(); !reflect.DeepEqual(got, []scope{second.scope}) {
+		t.Errorf("beside the first run: %+v", got)
+	}
+	if got := second.besideScopes(); !reflect.DeepEqual(got, []scope{first.scope, again.scope}) {
+		t.Errorf("beside the second run: %+v", got)
+	}
+	if got := own.besideScopes(); got != nil {
+		t.Errorf("beside a run by itself: %+v", got)
+	}
 	for _, tt := range []struct {
 		path, dir string
 		want      bool

@@ -569,6 +569,9 @@ func TestBadOptionsAreRefused(t *testing.T) {
 		},
 		"evidence unprobed": func(o *conformance.Options) { o.Evidence, o.WithoutProbes = signable(t), true },
 		"evidence unarmed":  func(o *conformance.Options) { o.Evidence, o.WithoutArming = signable(t), true },
+		"evidence beside":   func(o *conformance.Options) { o.Evidence, o.Beside = signable(t), t.TempDir() },
+		"beside nowhere":    func(o *conformance.Options) { o.Beside = filepath.Join(t.TempDir(), "none") },
+		"beside, relative":  func(o *conformance.Options) { o.Beside = "." },
 		"case twice":        func(o *conformance.Options) { o.Suite.Cases = append(o.Suite.Cases, o.Suite.Cases[0]) },
 		"oracle unarmable":  func(o *conformance.Options) { o.Suite.Arming = nil },
 	} {

@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -75,7 +76,7 @@ type builtMutant struct {
 	err     error
 }
 
-// builds makes mutants in order, one ahead of the one that runs.
+// builds makes mutants in order, two ahead of those that run, with what these leave of the processors.
 type builds struct {
 	ctx    context.Context
 	queue  chan builtMutant
@@ -100,9 +101,12 @@ func (j *job) buildAhead(ctx context.Context, in matrixInputs, list []mutants.Mu
 		}
 	}
 	building, cancel := context.WithCancel(ctx)
-	b := &builds{ctx: building, queue: make(chan builtMutant), cancel: cancel}
+	b := &builds{ctx: building, queue: make(chan builtMutant, 1), cancel: cancel}
 	b.done.Go(func() {
 		defer close(b.queue)
+		// What a thread starts has its priority. This one ends with the goroutine, never unlocked.
+		runtime.LockOSThread()
+		unix.Setpriority(unix.PRIO_PROCESS, 0, 19) // without it, builds only take more from the cases
 		for _, m := range list {
 			dir, err := j.buildMutant(building, in, m, affected(m, folders), work)
 			if err == nil {

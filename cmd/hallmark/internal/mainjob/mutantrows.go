@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/hallmark-sandbox/hallmark/ci/build"
@@ -196,9 +197,9 @@ func (j *job) keptMatrix(in matrixInputs) (matrix.Matrix, bool) {
 	return m, len(m.Problems) == 0
 }
 
-// matrix first shows that the unpatched worker passes, then breaks it once per mutant. Every row
-// is kept as soon as it is measured; one with a problem is measured again next time. An error
-// means that the matrix could not be made, not that something is wrong with it.
+// matrix first shows that the unpatched worker passes, then breaks it once per mutant, as [schedule]
+// says. Every row is kept as soon as it is measured; one with a problem is measured again next time.
+// An error means that the matrix could not be made, not that something is wrong with it.
 func (j *job) matrix(ctx context.Context, in matrixInputs, o matrixOptions) (m matrix.Matrix, err error) {
 	work, release, err := workFolder(in.dir)
 	if err != nil {
@@ -209,11 +210,12 @@ func (j *job) matrix(ctx context.Context, in matrixInputs, o matrixOptions) (m m
 		return o.scope == matrix.Narrowed && l.ID != matrix.Base && !slices.Contains(o.only, l.ID)
 	})
 	m = j.newMatrix(in, o.scope)
-	kept := map[string]matrix.Row{}
+	plan := j.schedule(in, lines, o)
+	rows := map[string]matrix.Row{}
 	var build []mutants.Mutant
-	for _, l := range lines {
+	for _, l := range append(lines[:1:1], plan.lines()...) {
 		if row, ok := j.keptRow(in, l, o); ok {
-			kept[l.ID] = row
+			rows[l.ID] = row
 		} else if p, ok := in.patch(l); ok {
 			build = append(build, p)
 		}
@@ -224,28 +226,51 @@ func (j *job) matrix(ctx context.Context, in matrixInputs, o matrixOptions) (m m
 	}
 	defer builds.stop()
 	defer os.Remove(filepath.Join(j.out, runsFolder)) // when it is empty
-	for _, l := range lines {
-		row, ok := kept[l.ID]
+	beside := filepath.Join(work, "beside")
+	if err := os.Mkdir(beside, 0o700); err != nil {
+		return m, failed("the cache cannot be used", err)
+	}
+	var mu sync.Mutex // of rows, and of what is told
+	take := func(l matrix.Line) (dir string, err error) {
+		mu.Lock()
+		_, ok := rows[l.ID]
+		mu.Unlock()
+		if _, patched := in.patch(l); patched && !ok {
+			return builds.next()
+		}
+		return "", nil
+	}
+	do := func(ctx context.Context, l matrix.Line, dir string) error {
+		mu.Lock()
+		row, ok := rows[l.ID]
+		mu.Unlock()
 		if !ok {
-			dir := ""
-			if _, patched := in.patch(l); patched {
-				if dir, err = builds.next(); err != nil {
-					return m, err
-				}
-			}
-			if row, err = j.runRow(ctx, in, l, o, dir); err != nil {
-				return m, err
+			var err error
+			if row, err = j.runRow(ctx, in, l, o, dir, beside); err != nil {
+				return err
 			}
 			if dir != "" {
 				os.RemoveAll(dir)
 			}
 		}
+		mu.Lock()
+		defer mu.Unlock()
+		rows[l.ID] = row
 		j.tellRow(row)
-		if l.ID == matrix.Base && len(row.Bad()) > 0 {
-			return m, &exit.Error{Status: exit.Negative, Sentence: fmt.Sprintf("on the unmutated worker not every case passes: %s", row.Bad()[0]),
-				Remedy: "mend that first: a mutant proves nothing against a case that fails anyway"}
-		}
-		m.Rows = append(m.Rows, row)
+		return nil
+	}
+	if err := do(ctx, lines[0], ""); err != nil { // [matrix.Base]
+		return m, err
+	}
+	if bad := rows[matrix.Base].Bad(); len(bad) > 0 {
+		return m, &exit.Error{Status: exit.Negative, Sentence: fmt.Sprintf("on the unmutated worker not every case passes: %s", bad[0]),
+			Remedy: "mend that first: a mutant proves nothing against a case that fails anyway"}
+	}
+	if err := plan.run(ctx, take, do); err != nil {
+		return m, err
+	}
+	for _, l := range lines {
+		m.Rows = append(m.Rows, rows[l.ID])
 	}
 	m.Finish()
 	return m, nil
@@ -314,7 +339,7 @@ func baseRow(r conformance.Report) *keptRow {
 }
 
 // runRow runs the cases against one worker, and keeps what they came to.
-func (j *job) runRow(ctx context.Context, in matrixInputs, l matrix.Line, o matrixOptions, binaries string) (matrix.Row, error) {
+func (j *job) runRow(ctx context.Context, in matrixInputs, l matrix.Line, o matrixOptions, binaries, beside string) (matrix.Row, error) {
 	ids, key := in.rowCases(l, o), j.rowKey(in, l)
 	known := keptRow{}
 	if l.ID == matrix.Base && o.base != nil {
@@ -324,7 +349,7 @@ func (j *job) runRow(ctx context.Context, in matrixInputs, l matrix.Line, o matr
 	k := known
 	if len(left) > 0 {
 		var err error
-		if k, err = j.measureRow(ctx, in, l, o, left, binaries); err != nil {
+		if k, err = j.measureRow(ctx, in, l, o, left, binaries, beside); err != nil {
 			return matrix.Row{}, err
 		}
 		maps.Copy(k.Cases, known.Cases)
@@ -349,7 +374,7 @@ func (j *job) runRow(ctx context.Context, in matrixInputs, l matrix.Line, o matr
 func (j *job) rowOut(l matrix.Line) string { return filepath.Join(j.out, runsFolder, l.ID) }
 
 // measureRow runs cases against one worker within a bound.
-func (j *job) measureRow(ctx context.Context, in matrixInputs, l matrix.Line, o matrixOptions, ids []string, binaries string) (keptRow, error) {
+func (j *job) measureRow(ctx context.Context, in matrixInputs, l matrix.Line, o matrixOptions, ids []string, binaries, beside string) (keptRow, error) {
 	procs := rowProcs(len(ids), o.procs)
 	bound := openBound
 	for _, c := range j.suite.Cases {
@@ -366,7 +391,7 @@ func (j *job) measureRow(ctx context.Context, in matrixInputs, l matrix.Line, o 
 	p := runcmd.Params{
 		Suite: j.suite, File: runcmd.CohortFile{Requirements: runcmd.Requirements{Runtime: lab.RuntimeRunsc}}, Lab: j.lab, Cohort: &in.cohort,
 		// One image is enough to show that a case can fail.
-		Workloads: j.workloads[:1], Binaries: binaries, Tier: conformance.Full, CaseIDs: ids, Procs: procs, Out: out, Progress: io.Discard,
+		Workloads: j.workloads[:1], Binaries: binaries, Tier: conformance.Full, CaseIDs: ids, Procs: procs, Beside: beside, Out: out, Progress: io.Discard,
 		// A row says what cases came to; what the worker has is seen in the run that is signed.
 		WithoutProbes: true,
 		// A cell that must be caught is caught by an oracle that sees; a cell that must stay green needs one.

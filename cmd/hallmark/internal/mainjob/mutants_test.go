@@ -402,13 +402,13 @@ func TestBaseRowIsThatOfTheRun(t *testing.T) {
 	if _, ok := j.keptRow(in, base, o); ok {
 		t.Error("a kept row stands for the run")
 	}
-	row, err := j.runRow(t.Context(), in, base, o, "")
+	row, err := j.runRow(t.Context(), in, base, o, "", "")
 	if err != nil || len(row.Bad()) > 0 || row.DurationMs != 90_500 || row.Seed != 7 || row.Kept || len(row.Earlier) != 1 {
 		t.Errorf("%+v, %v", row, err)
 	}
 	report.Cases[1].Status = conformance.Fail
 	o.base = baseRow(report)
-	if row, err = j.runRow(t.Context(), in, base, o, ""); err != nil || len(row.Bad()) != 1 {
+	if row, err = j.runRow(t.Context(), in, base, o, "", ""); err != nil || len(row.Bad()) != 1 {
 		t.Errorf("a case that fails: %+v, %v", row, err)
 	}
 	report.Cases[1] = conformance.ReportCase{ID: "AA-02", Status: conformance.NotRun, Reason: "not-selected"}

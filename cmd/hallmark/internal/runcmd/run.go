@@ -48,8 +48,10 @@ type Params struct {
 	WithoutProbes bool
 	// WithoutArming is [conformance.Options.WithoutArming].
 	WithoutArming bool
-	Seed          int64
-	Out           string
+	// Beside is [conformance.Options.Beside].
+	Beside string
+	Seed   int64
+	Out    string
 
 	KeyFile      string // private key, a file or SCHEME://KEY of a KMS; "" signs nothing
 	Nonce        string // that the run is asked for with, or ""
@@ -204,7 +206,7 @@ func options(ctx context.Context, p Params, workloads []Workload) (conformance.O
 		return conformance.Options{}, failed("the attack binary is missing", err)
 	}
 	o := conformance.Options{
-		Suite: p.Suite, Profiles: p.Profiles, Procs: p.Procs, Tier: p.Tier, CaseIDs: p.CaseIDs, WithoutProbes: p.WithoutProbes, WithoutArming: p.WithoutArming, Out: p.Out, Tenant: tenant,
+		Suite: p.Suite, Profiles: p.Profiles, Procs: p.Procs, Tier: p.Tier, CaseIDs: p.CaseIDs, WithoutProbes: p.WithoutProbes, WithoutArming: p.WithoutArming, Beside: p.Beside, Out: p.Out, Tenant: tenant,
 		Seed: p.Seed, Progress: p.Progress, Live: p.Live,
 	}
 	o.Color = p.Live && os.Getenv("NO_COLOR") == ""
