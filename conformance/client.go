@@ -224,7 +224,7 @@ func (c recordingController) Inject(rule target.TapeRule) error {
 func (t *T) untilMade(ctx context.Context) error {
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); {
 		calls, _, err := t.target.Observer.Tape(0)
-		if err != nil || !slices.ContainsFunc(calls, target.TapeCall.Held) {
+		if err != nil || !slices.ContainsFunc(calls, func(c target.TapeCall) bool { return c.Held }) {
 			return err
 		}
 		select {

@@ -64,7 +64,8 @@ func (p *Proxy) disturb(w http.ResponseWriter, r *http.Request, index int, rule 
 	if err != nil || len(body) > maxHeld {
 		panic(http.ErrAbortHandler)
 	}
-	passed := func(status int) { p.update(index, func(c *target.TapeCall) { c.Status = status }) }
+	passed := func(status int) { p.update(index, func(c *target.TapeCall) { c.Status, c.Held = status, false }) }
+	defer p.update(index, func(c *target.TapeCall) { c.Held = false }) // also when the engine did not answer
 	switch rule.Fault {
 	case target.FaultStatus:
 		passed(rule.Status)

@@ -114,6 +114,54 @@ func TestLateOutlivesItsCaller(t *testing.T) {
 	}
 }
 
+// A late call that takes its connection over reaches the engine too when its caller has gone, and no
+// late call counts as held once the engine has had it, whether it answered or not.
+func TestLateUpgradeOutlivesItsCaller(t *testing.T) {
+	for _, tt := range []struct {
+		path    string
+		reached func(*engine) bool
+	}{
+		{"/v1.41/exec/silent/start", func(e *engine) bool { // answers, and sees that nobody is there
+			select {
+			case <-e.dropped:
+				return true
+			default:
+				return false
+			}
+		}},
+		{"/v1.41/mute", func(e *engine) bool { return e.reached.Load() == 1 }},
+	} {
+		t.Run(tt.path, func(t *testing.T) {
+			e := newEngine(t)
+			p, socket, _ := newProxy(t, e)
+			if err := p.Inject(target.TapeRule{Match: tt.path + "$", Nth: 1, Fault: target.FaultLate, For: 200 * time.Millisecond}); err != nil {
+				t.Fatal(err)
+			}
+			conn, err := net.Dial("unix", socket)
+			if err != nil {
+				t.Fatal(err)
+			}
+			io.WriteString(conn, "POST "+tt.path+" HTTP/1.1\r\nHost: d\r\nConnection: Upgrade\r\nUpgrade: tcp\r\nContent-Length: 2\r\n\r\n{}")
+			until := func(what string, done func() bool) {
+				t.Helper()
+				for deadline := time.Now().Add(10 * time.Second); !done(); time.Sleep(time.Millisecond) {
+					if time.Now().After(deadline) {
+						t.Fatal(what)
+					}
+				}
+			}
+			held := func() bool {
+				calls, _, _ := p.Since(0)
+				return len(calls) == 1 && calls[0].Held
+			}
+			until("the call is not held", held)
+			conn.Close()
+			until("the engine is not asked", func() bool { return tt.reached(e) })
+			until("the call counts as held for good", func() bool { return !held() })
+		})
+	}
+}
+
 // A rule that is to act several times does, and no longer.
 func TestTimes(t *testing.T) {
 	e := newEngine(t)

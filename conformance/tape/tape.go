@@ -171,7 +171,7 @@ func (p *Proxy) begin(r *http.Request) (index int, fault *target.TapeRule) {
 			last := rule.Nth + max(rule.Times, 1) - 1
 			if rule.seen >= rule.Nth && fault == nil {
 				fault = &rule.TapeRule
-				call.Fault = word(rule.TapeRule)
+				call.Fault, call.Held = word(rule.TapeRule), rule.Fault == target.FaultLate
 			}
 			if rule.seen >= last {
 				continue
@@ -198,13 +198,13 @@ func (p *Proxy) dial(ctx context.Context) (net.Conn, error) {
 // upgrade passes a hijacked connection through, each direction closed by itself: a client that
 // half-closes its stdin still gets the output.
 func (p *Proxy) upgrade(w http.ResponseWriter, r *http.Request, index int) {
-	back, err := p.dial(r.Context())
+	back, err := p.dial(p.closing) // not with the caller, who may have gone from a call that is late
 	if err != nil {
 		http.Error(w, `{"message":"engine unreachable"}`, http.StatusBadGateway)
 		return
 	}
 	defer back.Close()
-	out := r.Clone(r.Context())
+	out := r.Clone(p.closing)
 	out.URL = &url.URL{Path: r.URL.Path, RawPath: r.URL.RawPath, RawQuery: r.URL.RawQuery}
 	if err := out.Write(back); err != nil {
 		http.Error(w, `{"message":"engine write failed"}`, http.StatusBadGateway)
@@ -228,7 +228,7 @@ func (p *Proxy) upgrade(w http.ResponseWriter, r *http.Request, index int) {
 		p.mu.Unlock()
 	}()
 	// The status line is peeked at, not parsed and re-encoded: the engine's bytes pass unchanged.
-	head := &statusPeek{found: func(status int) { p.update(index, func(c *target.TapeCall) { c.Status = status }) }}
+	head := &statusPeek{found: func(status int) { p.update(index, func(c *target.TapeCall) { c.Status, c.Held = status, false }) }}
 	finished, answered := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(finished)

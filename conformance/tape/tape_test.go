@@ -93,6 +93,10 @@ func newEngine(t *testing.T) *engine {
 			}
 		}
 	})
+	mux.HandleFunc("POST /v1.41/mute", func(w http.ResponseWriter, r *http.Request) {
+		e.reached.Add(1)
+		panic(http.ErrAbortHandler)
+	})
 	srv := &http.Server{Handler: mux}
 	go srv.Serve(l)
 	t.Cleanup(func() { srv.Close() })

@@ -265,10 +265,8 @@ type TapeCall struct {
 	Body   []byte `json:"body"`   // the first 64 KiB
 	Status int    `json:"status"` // 0 when no answer was passed on
 	Fault  string `json:"fault"`  // the injected fault, or ""
+	Held   bool   `json:"-"`      // by [FaultLate]: the engine has not answered it yet
 }
-
-// Held reports whether a fault still keeps the call from the engine, which will get it.
-func (c TapeCall) Held() bool { return c.Fault == string(FaultLate) && c.Status == 0 }
 
 // TapeFault is what a rule of the tape does to a call.
 type TapeFault string

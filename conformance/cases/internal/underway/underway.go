@@ -112,7 +112,7 @@ func Struck(t *conformance.T, mark int64) (call target.TapeCall, found bool, err
 func Made(ctx context.Context, t *conformance.T, mark int64, within time.Duration) (bool, error) {
 	return attack.Eventually(ctx, within, func() (bool, error) {
 		calls, _, err := t.Target().Observer.Tape(mark)
-		return !slices.ContainsFunc(calls, target.TapeCall.Held), err
+		return !slices.ContainsFunc(calls, func(c target.TapeCall) bool { return c.Held }), err
 	})
 }
 
