@@ -298,7 +298,12 @@ func (d *daemon) build(ctx context.Context) (*worker.Server, error) {
 				return nil, nil, nil, err
 			}
 			claim := func() (func(), error) { return d.sessions.Mutate(ws, sb) }
-			return ctx, worker.GuardWrites(worker.TreeFiles(tree), claim), release, nil
+			look := func(ctx context.Context, path []byte) {
+				if err := d.sessions.Look(ctx, ws, sb, path); err != nil {
+					d.log.InfoContext(ctx, "a sandbox may hold on to a file that was removed", "sandbox", sb, "err", err)
+				}
+			}
+			return ctx, worker.GuardWrites(worker.ReleaseNames(worker.TreeFiles(tree), look), claim), release, nil
 		},
 		OpenChanges: func(ctx context.Context, ws, sb string) (context.Context, worker.Changes, func(), error) {
 			ctx, tree, release, err := d.sessions.Watch(ctx, ws, sb)
