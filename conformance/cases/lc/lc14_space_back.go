@@ -29,7 +29,7 @@ var LC14 = conformance.Case{
 	Features: []conformance.Feature{conformance.FeatureExec, conformance.FeatureFiles, conformance.FeatureQuota},
 	Needs:    []conformance.Part{conformance.PartWorkspacePath},
 	Oracles:  []conformance.Oracle{conformance.OracleUsage},
-	Kills:    []conformance.Kill{{Mutant: "m68", Reason: "space-lost"}},
+	Kills:    []conformance.Kill{{Mutant: "m68", Reason: "space-lost"}, {Mutant: "m99", Reason: "space-lost"}},
 	Run:      runLC14,
 }
 
