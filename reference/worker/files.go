@@ -5,7 +5,6 @@ package worker
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"hash"
@@ -23,26 +22,41 @@ import (
 const transferChunk = 64 << 10
 
 func (s *Server) fs(x *exchange, c call) error {
-	b, err := body(x.w, x.r, x.claims)
-	if err != nil {
+	var fc api.FSCall
+	err := s.body(x, func(b []byte) (err error) {
+		fc, err = api.DecodeFS(b)
 		return err
-	}
-	fc, err := api.DecodeFS(b)
+	})
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(x.r.Context(), fsTimeout)
 	defer cancel()
-	ctx, files, release, err := s.o.OpenFiles(ctx, x.claims.WorkspaceID, c.sandbox)
+	ctx, files, release, err := s.openFiles(ctx, x, c)
 	if err != nil {
 		return err
 	}
+	// Until the answer is written: a page of a list is the largest that there is besides output.
 	defer release()
 	res, err := runFS(ctx, files, fc)
 	if err != nil {
 		return err
 	}
 	return x.answer(http.StatusOK, res)
+}
+
+// openFiles gives the workspace for one operation, within the bounds of those in progress.
+func (s *Server) openFiles(ctx context.Context, x *exchange, c call) (context.Context, Files, func(), error) {
+	give, err := s.fileOps.take(x.claims.WorkspaceID, 1)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	ctx, files, release, err := s.o.OpenFiles(ctx, x.claims.WorkspaceID, c.sandbox)
+	if err != nil {
+		give()
+		return nil, nil, nil, err
+	}
+	return ctx, files, func() { release(); give() }, nil
 }
 
 func runFS(ctx context.Context, files Files, fc api.FSCall) (res api.FSResponse, err error) {
@@ -76,7 +90,7 @@ func runFS(ctx context.Context, files Files, fc api.FSCall) (res api.FSResponse,
 }
 
 func (s *Server) read(x *exchange, c call) error {
-	if err := noBody(x.w, x.r, x.claims); err != nil {
+	if err := noBody(x); err != nil {
 		return err
 	}
 	fc, err := api.DecodeFileQuery(c.query, false)
@@ -85,7 +99,7 @@ func (s *Server) read(x *exchange, c call) error {
 	}
 	ctx, cancel := context.WithTimeout(x.r.Context(), transferTimeout)
 	defer cancel()
-	ctx, files, release, err := s.o.OpenFiles(ctx, x.claims.WorkspaceID, c.sandbox)
+	ctx, files, release, err := s.openFiles(ctx, x, c)
 	if err != nil {
 		return err
 	}
@@ -120,7 +134,7 @@ func (s *Server) write(x *exchange, c call) error {
 	}
 	ctx, cancel := context.WithTimeout(x.r.Context(), transferTimeout)
 	defer cancel()
-	ctx, files, release, err := s.o.OpenFiles(ctx, x.claims.WorkspaceID, c.sandbox)
+	ctx, files, release, err := s.openFiles(ctx, x, c)
 	if err != nil {
 		return err
 	}
@@ -158,7 +172,7 @@ func (b *signedBody) Read(p []byte) (int, error) {
 	case err == nil:
 		return n, nil
 	case errors.Is(err, io.EOF):
-		if api.DigestPrefix+hex.EncodeToString(b.sum.Sum(nil)) == b.want {
+		if digestText(b.sum) == b.want {
 			b.whole = true
 			return n, io.EOF
 		}

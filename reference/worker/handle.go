@@ -92,11 +92,6 @@ func (s *Server) guard(x *exchange) (c call, err error) {
 		return c, err
 	}
 	x.admitted = true
-	drop, err := s.hold(x.r, c.op)
-	if err != nil {
-		return c, err
-	}
-	defer drop()
 	return c, s.dispatch(x, c)
 }
 
@@ -140,7 +135,7 @@ func (s *Server) self() api.Health {
 }
 
 func (s *Server) health(x *exchange) error {
-	if err := noBody(x.w, x.r, x.claims); err != nil {
+	if err := noBody(x); err != nil {
 		return err
 	}
 	h := s.self()
@@ -153,11 +148,11 @@ func (s *Server) health(x *exchange) error {
 }
 
 func (s *Server) create(x *exchange) error {
-	b, err := body(x.w, x.r, x.claims)
-	if err != nil {
+	var req api.CreateRequest
+	err := s.body(x, func(b []byte) (err error) {
+		req, err = api.DecodeCreate(b, s.o.Health.Limits.ResourceCeilings)
 		return err
-	}
-	req, err := api.DecodeCreate(b, s.o.Health.Limits.ResourceCeilings)
+	})
 	if err != nil {
 		return err
 	}
@@ -189,7 +184,7 @@ func (s *Server) create(x *exchange) error {
 }
 
 func (s *Server) get(x *exchange, c call) error {
-	if err := noBody(x.w, x.r, x.claims); err != nil {
+	if err := noBody(x); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(x.r.Context(), fsTimeout)
@@ -202,7 +197,7 @@ func (s *Server) get(x *exchange, c call) error {
 }
 
 func (s *Server) dispose(x *exchange, c call) error {
-	if err := noBody(x.w, x.r, x.claims); err != nil {
+	if err := noBody(x); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(x.r.Context(), disposeTimeout)
@@ -214,7 +209,7 @@ func (s *Server) dispose(x *exchange, c call) error {
 }
 
 func (s *Server) purge(x *exchange, c call) error {
-	if err := noBody(x.w, x.r, x.claims); err != nil {
+	if err := noBody(x); err != nil {
 		return err
 	}
 	if c.workspace != x.claims.WorkspaceID {
@@ -249,12 +244,12 @@ func (x *exchange) answer(status int, v any) error {
 	return nil
 }
 
-// answerExec is answer for the result of a command, whose output is never in memory a second time: it
-// is encoded piece by piece on its way out.
-func (x *exchange) answerExec(res api.ExecResult) error {
+// answerResult is answer for v, which holds res, the result of a command, whose output is never in
+// memory a second time: it is encoded piece by piece on its way out. res is emptied.
+func (x *exchange) answerResult(v any, res *api.ExecResult) error {
 	outputs := [][]byte{res.Stdout, res.Stderr}
 	res.Stdout, res.Stderr = nil, nil
-	b, err := strictjson.Marshal(res)
+	b, err := strictjson.Marshal(v)
 	if err != nil {
 		return err
 	}

@@ -14,8 +14,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/semaphore"
-
 	"github.com/hallmark-sandbox/hallmark/reference/api"
 	"github.com/hallmark-sandbox/hallmark/reference/capability"
 )
@@ -41,9 +39,10 @@ const DefaultConnections = 128
 const (
 	maxParsedHeaderBytes = 2 * api.MaxHeaderBytes
 	maxStreams           = 32 // of one HTTP/2 connection at once
-	// maxHeldBytes bounds the JSON bodies of all requests in progress, each as long as it is
+	// maxBodyBytes bounds the JSON bodies that are being read and decoded, each as long as it is
 	// announced: without it HTTP/2 would multiply streams by bodies. 64 of the largest.
-	maxHeldBytes = 64 * api.MaxRequestBytes
+	maxBodyBytes             = 64 * api.MaxRequestBytes
+	maxBodyBytesPerWorkspace = maxBodyBytes / 4
 )
 
 // Sessions is the worker's view of the lifecycle; [Lifecycle] makes one of a *session.Manager. All methods are safe
@@ -129,7 +128,9 @@ type Server struct {
 	lines     lineBudget // of the log, for requests without a capability
 
 	connections *connections
-	held        *semaphore.Weighted // bytes of JSON bodies
+	bodies      *shares // bytes of JSON bodies
+	outputs     *shares // bytes of the output of commands that run, or whose answer is being written
+	fileOps     *shares // file operations
 
 	leaving context.Context // ends when a drain begins
 	leave   context.CancelFunc
@@ -160,7 +161,10 @@ func New(o Options) (*Server, error) {
 	}
 	s := &Server{
 		o: o, stall: bodyTimeout, heartbeat: heartbeatEvery, patience: answerTimeout,
-		connections: newConnections(int(h.Limits.Connections)), held: semaphore.NewWeighted(maxHeldBytes),
+		connections: newConnections(int(h.Limits.Connections)),
+		bodies:      newShares("bytes of requests", maxBodyBytes, maxBodyBytesPerWorkspace),
+		outputs:     outputShares(h.Limits),
+		fileOps:     newShares("file operations", maxFileOps, maxFileOpsPerWorkspace),
 	}
 	s.leaving, s.leave = context.WithCancel(context.Background())
 	s.ending, s.end = context.WithCancel(context.Background())
