@@ -100,7 +100,7 @@ type Limits struct {
 	OutcomeBytes    int64         // output kept per sandbox; 16 MiB
 	CreateDeadline  time.Duration // 60 s
 	DisposeDeadline time.Duration // 30 s, one attempt
-	Disposed        int           // disposed ids kept beyond 24 h; 10,000
+	Disposed        int           // disposed ids kept beyond 24 h; 10,000. There are no creates at ten times as many
 }
 
 // Config builds a Manager. Everything but Credentials, Connect, OpenTree, Profile, Limits is required.

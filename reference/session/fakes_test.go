@@ -40,6 +40,7 @@ type world struct {
 	fail       func(op, subject string) error
 	pause      map[string]time.Duration // by op
 	admitted   map[string]bool          // container images
+	renewed    string                   // what renewing the pins has changed of their digest
 	exec       func(ctx context.Context, s control.Spawn) (control.Outcome, error)
 	stream     func(ctx context.Context, s control.Spawn, sink control.Sink) (control.Outcome, error) // instead of exec
 	statfs     control.Statfs
@@ -244,7 +245,7 @@ func (w *world) Admit(_ context.Context, s admission.Start) error {
 }
 func (w *world) ManifestDigest(string) string { return "" }
 func (w *world) CohortID() string             { return "cohort" }
-func (w *world) PinsDigest() string           { return "pins" }
+func (w *world) PinsDigest() string           { return "pins" + w.renewed }
 func (w *world) EvidenceDigests() []string    { return nil }
 
 // Quota.

@@ -230,21 +230,33 @@ func TestMemoryIsBounded(t *testing.T) {
 	g := newMemory(3)
 	now := time.Now()
 	for i := range 5 {
-		r := record{SandboxID: fmt.Sprint("s", i), ClientLeaseID: fmt.Sprint("l", i), GoneUnixMs: now.UnixMilli()}
-		forgotten := g.add(r, now)
-		if want := max(0, min(1, i-2)); len(forgotten) != want {
-			t.Errorf("adding %d forgot %q", i, forgotten)
+		g.add(record{SandboxID: fmt.Sprint("s", i), ClientLeaseID: fmt.Sprint("l", i), GoneUnixMs: now.Add(time.Duration(i) * time.Minute).UnixMilli()})
+	}
+	for _, tt := range []struct {
+		after time.Duration
+		want  []string
+	}{
+		{0, nil},
+		{rememberFor - time.Second, nil}, // more than the bound, and none of them 24 h old
+		{rememberFor, []string{"s0"}},
+		{rememberFor, nil},
+		{2 * rememberFor, []string{"s1"}}, // older than 24 h, and no more than the bound
+		{3 * rememberFor, nil},
+	} {
+		if got := g.forget(now.Add(tt.after)); !slices.Equal(got, tt.want) {
+			t.Errorf("after %s %q were forgotten, want %q", tt.after, got, tt.want)
 		}
 	}
 	if _, ok := g.lease("l1"); ok {
-		t.Error("the oldest lease is still there")
+		t.Error("a forgotten lease is still there")
 	}
 	if r, ok := g.lease("l2"); !ok || r.SandboxID != "s2" {
 		t.Errorf("lease l2 is %+v, %v", r, ok)
 	}
-	late := now.Add(rememberFor + time.Second)
-	if forgotten := g.add(record{SandboxID: "new", ClientLeaseID: "new", GoneUnixMs: late.UnixMilli()}, late); len(forgotten) != 3 {
-		t.Errorf("a day later %q were forgotten", forgotten)
+	for live, want := range map[int]bool{0: false, 3*memoryCeiling - 4: false, 3*memoryCeiling - 3: true} {
+		if g.full(live) != want {
+			t.Errorf("with 3 remembered and %d live it is full: %t", live, !want)
+		}
 	}
 }
 
