@@ -77,6 +77,8 @@ type Store interface {
 	Update(ctx context.Context, bucket string, changes ...state.Change) error
 	// Each calls f for every row, in key order.
 	Each(bucket string, f func(key string, value []byte) error) error
+	// Keys returns the first keys that begin with prefix, in order, at most so many.
+	Keys(bucket, prefix string, most int) ([]string, error)
 }
 
 // Identity is what receipts and records say about this worker process.

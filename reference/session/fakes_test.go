@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -187,6 +188,9 @@ func (w *world) Update(ctx context.Context, bucket string, changes ...state.Chan
 	if err := w.step("store", bucket); err != nil {
 		return err
 	}
+	if len(changes) > dropBatch {
+		w.t.Errorf("%d changes at once", len(changes))
+	}
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -204,6 +208,7 @@ func (w *world) Update(ctx context.Context, bucket string, changes ...state.Chan
 
 func (w *world) Each(bucket string, f func(string, []byte) error) error {
 	w.mu.Lock()
+	w.calls = append(w.calls, "each "+bucket)
 	rows := maps.Clone(w.rows)
 	w.mu.Unlock()
 	for _, k := range slices.Sorted(maps.Keys(rows)) {
@@ -214,6 +219,17 @@ func (w *world) Each(bucket string, f func(string, []byte) error) error {
 		}
 	}
 	return nil
+}
+
+func (w *world) Keys(bucket, prefix string, most int) (keys []string, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, k := range slices.Sorted(maps.Keys(w.rows)) {
+		if name, ok := strings.CutPrefix(k, bucket+"|"); ok && len(keys) < most && strings.HasPrefix(name, prefix) {
+			keys = append(keys, name)
+		}
+	}
+	return keys, nil
 }
 
 // recorded reports whether a record with this text is durable.
