@@ -155,6 +155,63 @@ func TestRestartRemovesWhatIsRecorded(t *testing.T) {
 	})
 }
 
+// TestUnknownOutcomeOutlivesCrashes: what ran at one crash is OUTCOME_UNKNOWN after the next ones too,
+// wherever they cut the removal of the sandbox off.
+func TestUnknownOutcomeOutlivesCrashes(t *testing.T) {
+	for name, cut := range map[string]string{
+		"before its retirement is durable": "mark", "before its invocations are dropped": bucketInvocations,
+		"after its invocations are dropped": bucketSandboxes,
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, Limits{}, func(t *testing.T, w *world, m *Manager) {
+				sb := mustCreate(t, m, "lease", "ws").SandboxID
+				w.exec = func(ctx context.Context, _ control.Spawn) (control.Outcome, error) {
+					<-ctx.Done()
+					return control.Outcome{CleanupProven: true}, ctx.Err()
+				}
+				go m.Exec(t.Context(), "ws", sb, command("running"), "d")
+				synctest.Wait()
+				crashed := func(w *world) *world {
+					next := newWorld(t)
+					next.rows = w.freeze()
+					next.mounted["ws"] = true
+					return next
+				}
+				second := crashed(w)
+				released := false
+				second.setFail(func(op, bucket string) error {
+					released = released || op == "release"
+					if op == "store" && (cut == "mark" || released && bucket == cut) {
+						return errors.New("cut off")
+					}
+					return nil
+				})
+				again := second.boot(Limits{})
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				if err := again.Reconcile(ctx); err == nil {
+					t.Error("nothing was cut off")
+				}
+				third := crashed(second)
+				second.setFail(nil)
+				last := third.boot(Limits{})
+				if err := last.Reconcile(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				_, err := last.Exec(t.Context(), "ws", sb, command("running"), "d")
+				wantCode(t, "what ran at the first crash", err, api.OutcomeUnknown)
+				_, err = last.Exec(t.Context(), "ws", sb, command("running"), "other")
+				wantCode(t, "another request under its id", err, api.IdempotencyConflict)
+				for _, m := range []*Manager{again, last} {
+					if err := m.Shutdown(t.Context()); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		})
+	}
+}
+
 func (w *world) freeze() map[string][]byte {
 	w.mu.Lock()
 	defer w.mu.Unlock()
