@@ -208,12 +208,14 @@ func (s *Server) Serve(ctx context.Context, drain time.Duration, ls ...net.Liste
 		return errors.New("serve: no listener")
 	}
 	hs := &http.Server{
-		Handler:           s,
-		ConnContext:       s.connContext,
-		ConnState:         connState,
-		Protocols:         protocols(),
-		ReadHeaderTimeout: headerTimeout,
-		IdleTimeout:       idleTimeout,
+		Handler:     s,
+		ConnContext: s.connContext,
+		ConnState:   connState,
+		Protocols:   protocols(),
+		// It would answer OPTIONS * with a 200 that is no answer of the API.
+		DisableGeneralOptionsHandler: true,
+		ReadHeaderTimeout:            headerTimeout,
+		IdleTimeout:                  idleTimeout,
 		// The bound of the wire is checked by us, below this one. HTTP/2 counts 32 bytes for
 		// each field (RFC 9113, section 6.5.2), and answers 431 by itself beyond it.
 		MaxHeaderBytes: maxParsedHeaderBytes,
