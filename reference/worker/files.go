@@ -142,7 +142,7 @@ func (s *Server) write(x *exchange, c call) error {
 	rc := http.NewResponseController(x.w)
 	src := &deadlined{read: x.r.Body.Read, set: rc.SetReadDeadline, limit: s.stall, ctx: ctx}
 	defer context.AfterFunc(ctx, src.cut)()
-	in := &signedBody{src: src, sum: sha256.New(), want: x.claims.Digest}
+	in := &signedBody{src: src, sum: sha256.New(), want: x.claims.Digest, trailers: func() bool { return len(x.r.Trailer) != 0 }}
 	size, digest, err := files.Write(ctx, fc, in, x.claims.Digest)
 	if err != nil {
 		return errors.Join(in.refusal, err) // the reason first: it decides the code
@@ -153,13 +153,14 @@ func (s *Server) write(x *exchange, c call) error {
 	return x.answer(http.StatusOK, api.WriteResponse{Size: size, Digest: digest})
 }
 
-// signedBody ends in io.EOF only when what was read is what was signed.
+// signedBody ends in io.EOF only when what was read is what was signed, and nothing came behind it.
 type signedBody struct {
-	src     io.Reader
-	sum     hash.Hash
-	want    string
-	whole   bool
-	refusal error
+	src      io.Reader
+	sum      hash.Hash
+	want     string
+	trailers func() bool // whether there are some; at the end, since not all are announced
+	whole    bool
+	refusal  error
 }
 
 func (b *signedBody) Read(p []byte) (int, error) {
@@ -171,6 +172,8 @@ func (b *signedBody) Read(p []byte) (int, error) {
 	switch {
 	case err == nil:
 		return n, nil
+	case errors.Is(err, io.EOF) && b.trailers():
+		b.refusal = errTrailers
 	case errors.Is(err, io.EOF):
 		if digestText(b.sum) == b.want {
 			b.whole = true
@@ -179,7 +182,7 @@ func (b *signedBody) Read(p []byte) (int, error) {
 		b.refusal = api.E(api.Unauthenticated, errors.New("body is not the one that was signed"))
 	default:
 		var e *api.Error
-		if !errors.As(err, &e) { // the sandbox's end is one
+		if !errors.As(err, &e) { // the sandbox's end is one, and the end of the operation's time
 			err = api.E(api.RequestInvalid, fmt.Errorf("read body: %w", err))
 		}
 		b.refusal = err
@@ -209,12 +212,21 @@ func (d *deadlined) move(to time.Time) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.ctx.Err() != nil {
-		return context.Cause(d.ctx)
+		return d.ended()
 	}
 	if err := d.set(to); err != nil {
 		return fmt.Errorf("set deadline: %w", err)
 	}
 	return nil
+}
+
+// ended says why ctx has ended. A deadline that has passed there is the API's own, not a caller's fault.
+func (d *deadlined) ended() error {
+	cause := context.Cause(d.ctx)
+	if errors.Is(cause, context.DeadlineExceeded) {
+		return api.E(api.Timeout, cause)
+	}
+	return cause
 }
 
 func (d *deadlined) step(f func([]byte) (int, error), p []byte) (int, error) {
@@ -223,7 +235,7 @@ func (d *deadlined) step(f func([]byte) (int, error), p []byte) (int, error) {
 	}
 	n, err := f(p)
 	if err != nil && !errors.Is(err, io.EOF) && d.ctx.Err() != nil {
-		err = fmt.Errorf("%w: %w", context.Cause(d.ctx), err)
+		err = fmt.Errorf("%w: %w", d.ended(), err)
 	}
 	return n, err
 }
