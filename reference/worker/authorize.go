@@ -3,7 +3,6 @@
 package worker
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -85,25 +84,6 @@ func plain(r *http.Request) error {
 
 var errTrailers = api.E(api.RequestInvalid, errors.New("trailers"))
 
-// body reads the body of an authorized request, which is what the capability says, and gives it to
-// decode. It is in memory, and counts, until decode returns.
-func (s *Server) body(x *exchange, decode func([]byte) error) error {
-	n := x.r.ContentLength
-	if n < 0 || n > api.MaxRequestBytes {
-		n = api.MaxRequestBytes
-	}
-	give, err := s.bodies.take(x.claims.WorkspaceID, n)
-	if err != nil {
-		return err
-	}
-	defer give()
-	b := bytes.NewBuffer(make([]byte, 0, n))
-	if _, err := readBody(x.w, x.r, x.claims, b); err != nil {
-		return err
-	}
-	return decode(b.Bytes())
-}
-
 // readBody copies the whole request body within its bound and compares it with the capability.
 // Preconditions: the read deadline is set.
 func readBody(w http.ResponseWriter, r *http.Request, claims capability.Claims, into io.Writer) (int64, error) {
@@ -116,7 +96,7 @@ func readBody(w http.ResponseWriter, r *http.Request, claims capability.Claims, 
 	sum := sha256.New()
 	n, err := io.Copy(io.MultiWriter(sum, into), http.MaxBytesReader(w, r.Body, api.MaxRequestBytes))
 	if err != nil {
-		return 0, api.E(api.RequestInvalid, fmt.Errorf("read body: %w", err))
+		return 0, bodyError(err)
 	}
 	if len(r.Trailer) != 0 {
 		return 0, errTrailers
@@ -139,4 +119,13 @@ func noBody(x *exchange) error {
 		err = api.E(api.RequestInvalid, errors.New("this operation takes no body"))
 	}
 	return err
+}
+
+// bodyError is a failure to read a body, which is the caller's unless it has a code already.
+func bodyError(err error) error {
+	var e *api.Error
+	if errors.As(err, &e) {
+		return err
+	}
+	return api.E(api.RequestInvalid, fmt.Errorf("read body: %w", err))
 }

@@ -71,6 +71,36 @@ func TestBodiesInProgressAreBounded(t *testing.T) {
 	}
 }
 
+// TestBodyOfUnknownLength counts as it comes, with no byte that was not counted before; without room
+// it is refused, and gives back what it had.
+func TestBodyOfUnknownLength(t *testing.T) {
+	s := newShares("bytes", 3*api.MaxRequestBytes, 3*api.MaxRequestBytes)
+	c := counted{shares: s, workspace: "ws", give: func() {}}
+	if err := c.grow(-1); err != nil || s.inUse() != 0 {
+		t.Fatalf("before the first byte %d are counted, %v", s.inUse(), err)
+	}
+	piece := make([]byte, 32<<10)
+	for len(c.bytes) < api.MaxRequestBytes {
+		if _, err := c.Write(piece); err != nil {
+			t.Fatal(err)
+		}
+		if n := s.inUse(); n != int64(cap(c.bytes)) || n > 2*int64(len(c.bytes)) || n > api.MaxRequestBytes {
+			t.Fatalf("%d bytes of %d are counted as %d", len(c.bytes), cap(c.bytes), n)
+		}
+	}
+	full, err := s.take("ws", 2*api.MaxRequestBytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = c.Write(piece)
+	codeIs(t, err, api.Unavailable)
+	c.give()
+	full()
+	if n := s.inUse(); n != 0 {
+		t.Errorf("%d bytes are not given back", n)
+	}
+}
+
 // TestBodyIsHeldWhileItIsRead: a long command does not keep the room of its request.
 func TestBodyIsHeldWhileItIsRead(t *testing.T) {
 	r := newRig(t, tweak{})

@@ -181,11 +181,7 @@ func (b *signedBody) Read(p []byte) (int, error) {
 		}
 		b.refusal = api.E(api.Unauthenticated, errors.New("body is not the one that was signed"))
 	default:
-		var e *api.Error
-		if !errors.As(err, &e) { // the sandbox's end is one, and the end of the operation's time
-			err = api.E(api.RequestInvalid, fmt.Errorf("read body: %w", err))
-		}
-		b.refusal = err
+		b.refusal = bodyError(err) // the sandbox's end has a code, and the end of the operation's time
 	}
 	return n, b.refusal
 }
