@@ -83,7 +83,7 @@ func (s *Server) guard(x *exchange) (c call, err error) {
 	if x.claims, err = s.verify(x.r, c); err != nil {
 		return c, err
 	}
-	leave, err := claim(x.r.Context())
+	leave, err := claim(x.r.Context(), x.claims.WorkspaceID)
 	if err != nil {
 		return c, err
 	}
@@ -91,6 +91,7 @@ func (s *Server) guard(x *exchange) (c call, err error) {
 	if err := s.consume(x.r, x.claims); err != nil {
 		return c, err
 	}
+	prove(x.r.Context())
 	x.admitted = true
 	return c, s.dispatch(x, c)
 }

@@ -38,9 +38,10 @@ const DefaultConnections = 128
 // Bounds that PROTOCOL.md leaves to the transport.
 const (
 	maxParsedHeaderBytes = 2 * api.MaxHeaderBytes
-	maxStreams           = 32 // of one HTTP/2 connection at once
+	maxStreams           = 32        // of one HTTP/2 connection at once
+	receiveBuffer        = 256 << 10 // bytes of bodies of one HTTP/2 connection that are not read yet
 	// maxBodyBytes bounds the JSON bodies that are being read and decoded, each as long as it is
-	// announced: without it HTTP/2 would multiply streams by bodies. 64 of the largest.
+	// announced, or has come: without it HTTP/2 would multiply streams by bodies. 64 of the largest.
 	maxBodyBytes             = 64 * api.MaxRequestBytes
 	maxBodyBytesPerWorkspace = maxBodyBytes / 4
 )
@@ -224,7 +225,7 @@ func (s *Server) Serve(ctx context.Context, drain time.Duration, ls ...net.Liste
 			MaxDecoderHeaderTableSize:     4 << 10,
 			MaxReadFrameSize:              16 << 10,
 			MaxReceiveBufferPerStream:     64 << 10,
-			MaxReceiveBufferPerConnection: 256 << 10,
+			MaxReceiveBufferPerConnection: receiveBuffer,
 			SendPingTimeout:               idleTimeout, // a peer that is gone without a word
 			PingTimeout:                   headerTimeout,
 			WriteByteTimeout:              answerTimeout,
