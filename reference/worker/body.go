@@ -19,6 +19,10 @@ func (s *Server) body(x *exchange, decode func([]byte) error) error {
 	return decode(b.bytes)
 }
 
+// firstGrowth is the room for the first bytes of a body of unknown length. Doubled, it comes to the
+// bound of a body.
+const firstGrowth = 32 << 10
+
 // counted is a buffer whose memory is a workspace's share.
 type counted struct {
 	shares    *shares
@@ -30,7 +34,7 @@ type counted struct {
 // Write implements [io.Writer]. Without room its error is UNAVAILABLE.
 func (c *counted) Write(p []byte) (int, error) {
 	if need := len(c.bytes) + len(p); need > cap(c.bytes) {
-		if err := c.grow(int64(max(need, min(2*cap(c.bytes), api.MaxRequestBytes)))); err != nil {
+		if err := c.grow(int64(max(need, 2*cap(c.bytes), firstGrowth))); err != nil {
 			return 0, err
 		}
 	}
