@@ -30,15 +30,17 @@ const strangerBytes = maxParsedHeaderBytes + receiveBuffer
 // one more comes.
 //
 // A connection is busy while a request with a valid capability is on it; it is then never put
-// out. It is known once it has carried one that was used up by it, and a stranger before: a captured one
-// that was used before proves nothing. A stranger gets one answer and
-// headerTimeout in all: /healthz proves nothing. One workspace has half of the places busy at most; half,
-// so that dozens of its callers may join one create. When the house is full and one more connection
-// arrives, the stranger that came first goes, and without strangers the known connection that has
-// been idle longest; each only after its grace, of which a stranger uses up only the time in which
-// the worker waits for it: a caller whose request has arrived is not put out because the worker is
-// slow to look at it. When all are busy the newcomer waits, accepted and unread, and those behind
-// it wait in the kernel's queue. So there are at most max connections and one more for each listener.
+// out. It is known once it has carried one that was used up by it, and a stranger before: a captured
+// one that was used before proves nothing. A stranger gets one answer and headerTimeout in all:
+// /healthz proves nothing either. One workspace has half of the places busy at most, and no less, so
+// that dozens of its callers may join one create.
+//
+// When the house is full and one more connection arrives, the stranger that came first goes, and
+// without strangers the known connection that has been idle longest; each only after its grace, of
+// which a stranger uses up only the time in which the worker waits for it: a caller whose request has
+// arrived is not put out because the worker is slow to look at it. When all are busy the newcomer
+// waits, accepted and unread, and those behind it wait in the kernel's queue. So there are at most max
+// connections and one more for each listener.
 type connections struct {
 	max            int
 	grace, strange time.Duration
