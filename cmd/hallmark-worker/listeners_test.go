@@ -74,7 +74,7 @@ func TestListeners(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := s.spawn()
-	if code := s.wait(p); code != exitFailed || !strings.Contains(p.stderr.String(), "the cleartext listener cannot be used") {
+	if code := s.wait(p); code != exitNotReady || !strings.Contains(p.stderr.String(), "the cleartext listener cannot be used") {
 		t.Fatalf("with one address taken: status %d, %s", code, p.stderr)
 	}
 	if _, err := os.Stat(s.cfg.Listen); err == nil {

@@ -11,7 +11,8 @@
 //
 // Errors go to standard error: one sentence, then the remedy. Exit status 0 after a clean
 // shutdown; 1 when the start was refused for want of evidence, or the shutdown left something;
-// 3 when the arguments, the configuration or the host are not as needed. SIGTERM and SIGINT
+// 3 when the arguments, the configuration or the host are not as needed; 4 when the host is not ready, and
+// the same start may succeed later. SIGTERM and SIGINT
 // drain and retire; a second signal ends the process at once.
 package main
 
@@ -28,6 +29,7 @@ import (
 
 	"github.com/hallmark-sandbox/hallmark/buildinfo"
 	"github.com/hallmark-sandbox/hallmark/reference/api"
+	"github.com/hallmark-sandbox/hallmark/reference/engine"
 	"github.com/hallmark-sandbox/hallmark/reference/worker"
 )
 
@@ -35,6 +37,7 @@ import (
 const (
 	exitNegative = 1
 	exitFailed   = 3
+	exitNotReady = 4
 )
 
 // failure is what the operator is told.
@@ -133,5 +136,15 @@ func needs(err error, sentence, remedy string) error {
 		return &failure{exitNegative, "this worker may not start, since no live evidence admits it (" + string(api.Unqualified) + ")",
 			"run the conformance suite on this cohort and `hallmark gate`, or restore what was admitted", err}
 	}
+	if passing(err) {
+		return &failure{exitNotReady, sentence, "wait and start again; if that does not help: " + remedy, err}
+	}
 	return &failure{exitFailed, sentence, remedy, err}
+}
+
+// passing reports whether err may pass by itself: an engine that does not answer yet, an address that is
+// taken still or not there yet, a deadline that a slow host has missed.
+func passing(err error) bool {
+	return errors.Is(err, engine.ErrNoAnswer) || errors.Is(err, unix.EADDRINUSE) || errors.Is(err, unix.EADDRNOTAVAIL) ||
+		errors.Is(err, context.DeadlineExceeded)
 }

@@ -30,7 +30,7 @@ import (
 
 // Bounds of the end: requests in progress, then sandboxes.
 const (
-	drainTimeout  = 20 * time.Second
+	drainTimeout  = 30 * time.Second // PROTOCOL.md, section Limits
 	retireTimeout = 30 * time.Second
 	startTimeout  = 5 * time.Minute // reconcile after a crash retries removals
 )
@@ -132,7 +132,7 @@ func (d *daemon) serveMetrics(ctx context.Context, server *worker.Server) (end f
 	}
 	l, err := metrics.Listen(ctx, *d.cfg.Metrics)
 	if err != nil {
-		return nil, &failure{exitFailed, "metrics cannot be served", "correct metrics.listen, or end the process that holds it", err}
+		return nil, needs(err, "metrics cannot be served", "correct metrics.listen, or end the process that holds it")
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	done := make(chan struct{})
@@ -157,18 +157,18 @@ func (d *daemon) listen(ctx context.Context) (ls []net.Listener, err error) {
 	}()
 	l, err := worker.Listen(ctx, d.cfg.Listen)
 	if err != nil {
-		return ls, &failure{exitFailed, "the socket cannot be used", "correct listen, or end the process that holds it", err}
+		return ls, needs(err, "the socket cannot be used", "correct listen, or end the process that holds it")
 	}
 	ls = append(ls, l)
 	if d.cfg.TLS != nil {
 		if l, err = worker.ListenTLS(ctx, *d.cfg.TLS, d.log); err != nil {
-			return ls, &failure{exitFailed, "the TLS listener cannot be used", "correct tls, or end the process that holds its address", err}
+			return ls, needs(err, "the TLS listener cannot be used", "correct tls, or end the process that holds its address")
 		}
 		ls = append(ls, l)
 	}
 	if a := d.cfg.UnsafeCleartextLoopback; a != "" {
 		if l, err = worker.ListenUnsafeCleartextLoopback(ctx, a); err != nil {
-			return ls, &failure{exitFailed, "the cleartext listener cannot be used", "correct unsafeCleartextLoopback, or leave it out", err}
+			return ls, needs(err, "the cleartext listener cannot be used", "correct unsafeCleartextLoopback, or leave it out")
 		}
 		d.log.WarnContext(ctx, "listening without TLS: every local user can connect", "address", a)
 		ls = append(ls, l)

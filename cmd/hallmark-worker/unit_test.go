@@ -3,11 +3,16 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"log/slog"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -18,6 +23,9 @@ import (
 	"github.com/hallmark-sandbox/hallmark/conformance/target"
 	"github.com/hallmark-sandbox/hallmark/reference/api"
 	"github.com/hallmark-sandbox/hallmark/reference/client"
+	"github.com/hallmark-sandbox/hallmark/reference/engine"
+	"github.com/hallmark-sandbox/hallmark/reference/state"
+	"github.com/hallmark-sandbox/hallmark/reference/worker"
 )
 
 const unitFile = "../../examples/systemd/hallmark-worker.service"
@@ -56,7 +64,7 @@ func TestUnit(t *testing.T) {
 	if mode := only("KillMode"); mode != "mixed" {
 		t.Errorf("KillMode is %q: helpers would be ended under the worker", mode)
 	}
-	if only("RestartPreventExitStatus") != "3" || only("Restart") != "on-failure" {
+	if only("RestartPreventExitStatus") != strconv.Itoa(exitFailed) || only("Restart") != "on-failure" {
 		t.Error("a start that cannot succeed would be tried again, or a leftover would not be removed")
 	}
 	// systemd.exec(5): each of these puts the unit into a mount namespace from which no mount comes out.
@@ -183,4 +191,51 @@ func TestShutdownSaysWhatItLeft(t *testing.T) {
 		t.Errorf("after the restart: %v", left)
 	}
 	s.stop(p)
+}
+
+// TestStatusOfAFailedStart: what passes by itself has a status on which the unit starts again; what has to be
+// corrected has not.
+func TestStatusOfAFailedStart(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	_, busy := worker.ListenUnsafeCleartextLoopback(t.Context(), taken.Addr().String())
+	socket := filepath.Join(t.TempDir(), "s")
+	l, err := worker.Listen(t.Context(), socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, listening := worker.Listen(t.Context(), socket)
+	log := slog.New(slog.DiscardHandler)
+	_, down := engine.New(t.Context(), engine.Config{
+		Socket: filepath.Join(t.TempDir(), "absent"), Runtime: "runsc", CgroupParent: "/", Log: log,
+		Ceilings: api.Resources{CPUs: 1, MemoryBytes: 1, PIDs: 1, WorkspaceBytes: 1, WorkspaceInodes: 1},
+	})
+	_, unknown := engine.New(t.Context(), engine.Config{Log: log})
+	_, file := worker.Listen(t.Context(), t.TempDir())
+	for name, tt := range map[string]struct {
+		err  error
+		want int
+	}{
+		"address in use":   {busy, exitNotReady},
+		"socket in use":    {listening, exitNotReady},
+		"address not here": {os.NewSyscallError("bind", unix.EADDRNOTAVAIL), exitNotReady},
+		"no engine":        {down, exitNotReady},
+		"slow reconcile":   {fmt.Errorf("reconcile: %w", errors.Join(errors.New("busy"), context.DeadlineExceeded)), exitNotReady},
+		"no runtime":       {unknown, exitFailed},
+		"not a socket":     {file, exitFailed},
+		"locked":           {state.ErrLocked, exitFailed},
+		"no evidence":      {api.E(api.Unqualified, nil), exitNegative},
+	} {
+		if tt.err == nil {
+			t.Fatalf("%s: no error", name)
+		}
+		var said strings.Builder
+		if code := report(&said, errors.Join(needs(tt.err, "it cannot start", "correct it"), nil)); code != tt.want {
+			t.Errorf("%s: exit status %d, want %d: %s", name, code, tt.want, &said)
+		}
+	}
 }

@@ -408,7 +408,7 @@ func TestStartIsRefused(t *testing.T) {
 			s.cfg.SandboxBinary = worker.SandboxBinary{Path: other.Path, Digest: other.Digest}
 		}, exitNegative, string(api.Unqualified)},
 		"unregistered runtime": {func(s *site) { s.cfg.Engine.Runtime = "absent" }, exitFailed, "the engine cannot be used"},
-		"no engine":            {func(s *site) { s.cfg.Engine.Socket += "-absent" }, exitFailed, "the engine cannot be used"},
+		"no engine":            {func(s *site) { s.cfg.Engine.Socket += "-absent" }, exitNotReady, "the engine cannot be used"},
 		"no helper":            {func(s *site) { s.cfg.Helpers.Quota += "-absent" }, exitFailed, "a helper cannot be copied"},
 		"key that others can read": {func(s *site) {
 			if err := os.Chmod(s.cfg.SigningKey, 0o644); err != nil {

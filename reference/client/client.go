@@ -33,6 +33,9 @@ type Config struct {
 	Lifetime time.Duration    // of a capability; 0 means [capability.DefaultLifetime]
 	Now      func() time.Time // nil means [time.Now]
 
+	// WorkerDigest and SandboxBinaryDigest, if set, are those that a receipt must have; "" accepts any.
+	WorkerDigest, SandboxBinaryDigest string
+
 	// AllowQualification accepts a worker whose pins are candidates.
 	AllowQualification bool
 
@@ -67,6 +70,8 @@ func New(cfg Config) (*Client, error) {
 		return nil, errors.New("client: exactly one of socket and address is needed")
 	case (cfg.Address == "") != (cfg.TLS == nil):
 		return nil, errors.New("client: an address needs a TLS configuration, a socket takes none")
+	case cfg.WorkerDigest != "" && !api.ValidDigest(cfg.WorkerDigest), cfg.SandboxBinaryDigest != "" && !api.ValidDigest(cfg.SandboxBinaryDigest):
+		return nil, errors.New("client: an expected digest is not a digest")
 	case cfg.Silence < 0:
 		return nil, errors.New("client: silence is negative")
 	case cfg.Silence == 0:

@@ -228,6 +228,86 @@ func TestReceiptFieldByField(t *testing.T) {
 	})
 }
 
+// TestExpectedDigests: a receipt is held to the digests that the caller knows, each by itself.
+func TestExpectedDigests(t *testing.T) {
+	for name, tt := range map[string]struct {
+		expect func(*Config)
+		want   api.Code
+	}{
+		"none":                  {func(*Config) {}, ""},
+		"both":                  {func(c *Config) { c.WorkerDigest, c.SandboxBinaryDigest = hexOf("e"), hexOf("f") }, ""},
+		"worker alone":          {func(c *Config) { c.WorkerDigest = hexOf("e") }, ""},
+		"another worker":        {func(c *Config) { c.WorkerDigest = hexOf("0") }, api.BindingReceiptInvalid},
+		"another binary":        {func(c *Config) { c.SandboxBinaryDigest = hexOf("0") }, api.BindingReceiptInvalid},
+		"each in other's place": {func(c *Config) { c.WorkerDigest, c.SandboxBinaryDigest = hexOf("f"), hexOf("e") }, api.BindingReceiptInvalid},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, _, cfg := newLiar(t)
+			tt.expect(&cfg)
+			c, err := New(cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = c.Create(t.Context(), request())
+			if tt.want == "" {
+				if err != nil {
+					t.Error(err)
+				}
+				return
+			}
+			codeIs(t, err, tt.want)
+			if got := last(l.seen()); got != "DELETE /v1/sandboxes/sb-1" {
+				t.Errorf("the sandbox was not disposed; last call %q", got)
+			}
+		})
+	}
+	for _, expect := range []func(*Config){func(c *Config) { c.WorkerDigest = "e" }, func(c *Config) { c.SandboxBinaryDigest = "f" }} {
+		_, _, cfg := newLiar(t)
+		expect(&cfg)
+		if _, err := New(cfg); err == nil {
+			t.Error("what is no digest is accepted")
+		}
+	}
+}
+
+// TestRenewedPins: a client that has seen the pins of before creates under those of now after one
+// refusal, and a lease of before is still its own when it asks for it again.
+func TestRenewedPins(t *testing.T) {
+	l, c, _ := newLiar(t)
+	if _, err := c.Create(t.Context(), request()); err != nil {
+		t.Fatal(err)
+	}
+	renewed := hexOf("9")
+	l.health.PinsDigest = renewed // no request is in progress
+	l.receipt = func(r *api.Receipt) { r.PinsDigest = renewed }
+	l.answer = func(w http.ResponseWriter, _ *http.Request) {
+		b, _ := strictjson.Marshal(api.Unqualified.Body("r1"))
+		w.Header().Set("Content-Type", api.TypeJSON)
+		w.WriteHeader(api.Unqualified.Status())
+		_, _ = w.Write(b)
+	}
+	req, err := c.FillExpected(t.Context(), request())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = c.Create(t.Context(), req)
+	codeIs(t, err, api.Unqualified)
+	l.answer = nil
+	if req, err = c.FillExpected(t.Context(), req); err != nil || req.Expected.PinsDigest != renewed {
+		t.Fatalf("after the refusal %+v is expected, %v", req.Expected, err)
+	}
+	if _, err := c.Create(t.Context(), req); err != nil {
+		t.Errorf("under the pins of now: %v", err)
+	}
+	l.receipt = nil
+	if _, err := c.Create(t.Context(), request()); err != nil {
+		t.Errorf("the lease of before: %v", err)
+	}
+	if calls := l.seen(); slices.ContainsFunc(calls, func(c string) bool { return strings.HasPrefix(c, "DELETE") }) {
+		t.Errorf("a sandbox was disposed: %q", calls)
+	}
+}
+
 func TestHealthLies(t *testing.T) {
 	for name, tt := range map[string]struct {
 		lie  func(*liar)

@@ -33,7 +33,8 @@ func withJSON(req RawRequest, in any) (RawRequest, error) {
 
 // call sends one JSON request and decodes the answer. After UNAUTHENTICATED it asks health
 // again, and repeats the request once when repeat is set and the boot epoch has changed: such a
-// refusal comes before any effect.
+// refusal comes before any effect. After UNQUALIFIED, perhaps of pins that have been renewed, health is
+// asked before the next request.
 func (c *Client) call(ctx context.Context, req RawRequest, in any, status int, out any, repeat bool) error {
 	if in != nil {
 		var err error
@@ -56,11 +57,15 @@ func (c *Client) call(ctx context.Context, req RawRequest, in any, status int, o
 			}
 		}
 	}
+	if res.Code == api.Unqualified {
+		c.Forget()
+	}
 	return res.into(status, out)
 }
 
 // FillExpected returns req with the protocol version and the expectations that this worker's
-// signed health answer gives, for a caller that has none of its own.
+// signed health answer gives, for a caller that has none of its own. The answer may be of before the
+// pins were renewed: a create is then UNQUALIFIED, and what this fills in after that is of now.
 func (c *Client) FillExpected(ctx context.Context, req api.CreateRequest) (api.CreateRequest, error) {
 	h, err := c.known(ctx)
 	if err != nil {
@@ -99,6 +104,9 @@ func (c *Client) Create(ctx context.Context, req api.CreateRequest) (Lease, erro
 	return Lease{}, err
 }
 
+// checkReceipt compares every field with what the caller asked for and knows. Cohort and pins are those
+// that the request expects, not those of health: a lease that is asked for again keeps its own when the
+// worker's are renewed.
 func (c *Client) checkReceipt(h api.Health, req api.CreateRequest, res api.CreateResponse) (Lease, error) {
 	r, err := capability.VerifyReceipt(c.cfg.WorkerKey, res.Receipt)
 	if err != nil {
@@ -125,10 +133,10 @@ func (c *Client) checkReceipt(h api.Health, req api.CreateRequest, res api.Creat
 		{"mode", r.Mode == h.Mode},
 		{"requestDigest", r.RequestDigest == digest},
 		{"imageDigest", r.ImageDigest == req.Image},
-		{"workerDigest", api.ValidDigest(r.WorkerDigest)},
-		{"sandboxBinaryDigest", api.ValidDigest(r.SandboxBinary)},
-		{"cohortId", r.CohortID == h.CohortID && r.CohortID == req.Expected.CohortID},
-		{"pinsDigest", r.PinsDigest == h.PinsDigest && r.PinsDigest == req.Expected.PinsDigest},
+		{"workerDigest", api.ValidDigest(r.WorkerDigest) && (c.cfg.WorkerDigest == "" || r.WorkerDigest == c.cfg.WorkerDigest)},
+		{"sandboxBinaryDigest", api.ValidDigest(r.SandboxBinary) && (c.cfg.SandboxBinaryDigest == "" || r.SandboxBinary == c.cfg.SandboxBinaryDigest)},
+		{"cohortId", r.CohortID == req.Expected.CohortID},
+		{"pinsDigest", r.PinsDigest == req.Expected.PinsDigest},
 		{"expiry", r.ExpiresAtUnixMs == expires.UnixMilli()},
 	} {
 		if !f.ok {

@@ -50,6 +50,8 @@ var (
 	ErrNotRunning = errors.New("container is not running")
 	// ErrStillThere: removal could not be proven within its bound.
 	ErrStillThere = errors.New("container removal is not proven")
+	// ErrNoAnswer: of New; the engine is not running, or does not answer yet.
+	ErrNoAnswer = errors.New("engine does not answer")
 )
 
 // Config of an Engine. Everything but PidFile is required.
@@ -96,7 +98,7 @@ func (e *Engine) check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, queryDeadline)
 	defer cancel()
 	if _, err := e.cli.Ping(ctx); err != nil {
-		return fmt.Errorf("ping engine: %w", err)
+		return fmt.Errorf("ping: %w: %w", ErrNoAnswer, err)
 	}
 	e.cli.NegotiateAPIVersion(ctx)
 	if v := e.cli.ClientVersion(); versions.LessThan(v, minAPI) {
@@ -104,7 +106,7 @@ func (e *Engine) check(ctx context.Context) error {
 	}
 	info, err := e.cli.Info(ctx)
 	if err != nil {
-		return fmt.Errorf("engine info: %w", err)
+		return fmt.Errorf("info: %w: %w", ErrNoAnswer, err)
 	}
 	if _, ok := info.Runtimes[e.cfg.Runtime]; !ok {
 		return fmt.Errorf("engine has no runtime %q", e.cfg.Runtime)

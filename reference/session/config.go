@@ -77,6 +77,8 @@ type Store interface {
 	Update(ctx context.Context, bucket string, changes ...state.Change) error
 	// Each calls f for every row, in key order.
 	Each(bucket string, f func(key string, value []byte) error) error
+	// Keys returns the first keys that begin with prefix, in order, at most so many.
+	Keys(bucket, prefix string, most int) ([]string, error)
 }
 
 // Identity is what receipts and records say about this worker process.
@@ -100,7 +102,7 @@ type Limits struct {
 	OutcomeBytes    int64         // output kept per sandbox; 16 MiB
 	CreateDeadline  time.Duration // 60 s
 	DisposeDeadline time.Duration // 30 s, one attempt
-	Disposed        int           // disposed ids kept beyond 24 h; 10,000
+	Disposed        int           // disposed ids kept beyond 24 h; 10,000. There are no creates at ten times as many
 }
 
 // Config builds a Manager. Everything but Credentials, Connect, OpenTree, Profile, Limits is required.

@@ -59,6 +59,14 @@ func (m *Manager) claim(req api.CreateRequest, digest string) (*sandbox, error) 
 		}
 		return nil, api.E(api.SandboxDisposed, nil)
 	}
+	// What was asked before has its answer, whatever has changed since.
+	if req.Expected.CohortID != m.cfg.Gate.CohortID() || req.Expected.PinsDigest != m.cfg.Gate.PinsDigest() {
+		return nil, api.E(api.Unqualified, errors.New("expected cohort or pins do not hold here"))
+	}
+	m.outlived = append(m.outlived, m.gone.forget(time.Now())...)
+	if m.gone.full(len(m.live)) {
+		return nil, api.E(api.Unavailable, errors.New("too many disposed ids are less than 24 h old"))
+	}
 	if held, ok := m.workspaces[req.WorkspaceID]; ok {
 		if held.rec.State == stateRetiring {
 			return nil, api.E(api.IncompleteCleanup, errors.New("workspace is held by a retiring sandbox"))
@@ -96,9 +104,6 @@ func (m *Manager) acceptable(req api.CreateRequest) error {
 	}
 	if req.IdleTimeoutMs <= 0 || req.HardTimeoutMs <= 0 {
 		return api.E(api.RequestInvalid, errors.New("timeouts are not positive"))
-	}
-	if req.Expected.CohortID != m.cfg.Gate.CohortID() || req.Expected.PinsDigest != m.cfg.Gate.PinsDigest() {
-		return api.E(api.Unqualified, errors.New("expected cohort or pins do not hold here"))
 	}
 	return nil
 }

@@ -20,7 +20,7 @@ const deathVerdict = 2 * time.Second
 // gets the stored outcome, EXEC_IN_PROGRESS, OUTCOME_UNKNOWN or IDEMPOTENCY_CONFLICT; nothing
 // runs twice under one id, whatever happened to the first. A secret-bearing one that has ended is
 // SECRET_INVOCATION_NOT_REPLAYABLE. When ctx ends, the command is cancelled and the outcome is
-// EXEC_ABORTED.
+// EXEC_ABORTED, or TIMEOUT when it was its deadline.
 func (m *Manager) Exec(ctx context.Context, ws, sb string, req api.ExecRequest, digest string) (api.ExecResult, error) {
 	r, err := m.Start(ctx, ws, sb, req, digest)
 	if err != nil {
@@ -76,7 +76,7 @@ func (m *Manager) Start(ctx context.Context, ws, sb string, req api.ExecRequest,
 // run is the effect of a claimed invocation, and its end: exactly one of abandon and finish.
 func (m *Manager) run(ctx context.Context, s *sandbox, inv *invocation, req api.ExecRequest, out *output, release func()) {
 	if ctx.Err() != nil { // the caller left, or somebody cancelled, while the claim was made durable
-		m.abandon(s, inv, api.E(api.ExecAborted, ctx.Err()), release)
+		m.abandon(s, inv, aborted(ctx, ctx.Err()), release)
 		return
 	}
 	o, err := s.control.Stream(ctx, control.Spawn{
@@ -118,7 +118,7 @@ func (m *Manager) outcome(ctx context.Context, s *sandbox, id string, out contro
 	case errors.As(err, &spawn):
 		return api.ExecResult{}, api.E(spawnCode(spawn), err)
 	case err != nil && ctx.Err() != nil:
-		return api.ExecResult{}, api.E(api.ExecAborted, err)
+		return api.ExecResult{}, aborted(ctx, err)
 	case errors.Is(err, control.ErrFrame):
 		return api.ExecResult{}, api.E(api.RequestInvalid, err)
 	case err != nil:
@@ -135,6 +135,15 @@ func (m *Manager) outcome(ctx context.Context, s *sandbox, id string, out contro
 		r.ExitCode = &code
 	}
 	return r, nil
+}
+
+// aborted gives the end of an invocation's context its code. Its deadline is the API's own; else the
+// caller has left, somebody has cancelled the invocation, or the worker drains.
+func aborted(ctx context.Context, err error) error {
+	if errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
+		return api.E(api.Timeout, err)
+	}
+	return api.E(api.ExecAborted, err)
 }
 
 // spawnCode is the code of a command that was not started. A working directory fails as a

@@ -127,7 +127,8 @@ func TestCancelledExecIsAborted(t *testing.T) {
 			<-ctx.Done()
 			return control.Outcome{Signal: "SIGKILL", CleanupProven: true}, ctx.Err()
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, cancel)
 		defer cancel()
 		_, err := m.Exec(ctx, "ws", r.SandboxID, command("i"), "d")
 		wantCode(t, "cancelled", err, api.ExecAborted)
@@ -165,7 +166,8 @@ func TestUnprovenCleanupEndsTheSandbox(t *testing.T) {
 			bubble(t, Limits{}, func(t *testing.T, w *world, m *Manager) {
 				r := mustCreate(t, m, "lease", "ws")
 				w.exec = func(ctx context.Context, _ control.Spawn) (control.Outcome, error) { return tt.run(ctx) }
-				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				ctx, cancel := context.WithCancel(t.Context())
+				time.AfterFunc(time.Second, cancel)
 				defer cancel()
 				_, err := m.Exec(ctx, "ws", r.SandboxID, command("i"), "d")
 				wantCode(t, "exec", err, tt.want)

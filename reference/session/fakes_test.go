@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -40,6 +41,7 @@ type world struct {
 	fail       func(op, subject string) error
 	pause      map[string]time.Duration // by op
 	admitted   map[string]bool          // container images
+	renewed    string                   // what renewing the pins has changed of their digest
 	exec       func(ctx context.Context, s control.Spawn) (control.Outcome, error)
 	stream     func(ctx context.Context, s control.Spawn, sink control.Sink) (control.Outcome, error) // instead of exec
 	statfs     control.Statfs
@@ -186,6 +188,9 @@ func (w *world) Update(ctx context.Context, bucket string, changes ...state.Chan
 	if err := w.step("store", bucket); err != nil {
 		return err
 	}
+	if len(changes) > dropBatch {
+		w.t.Errorf("%d changes at once", len(changes))
+	}
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -203,6 +208,7 @@ func (w *world) Update(ctx context.Context, bucket string, changes ...state.Chan
 
 func (w *world) Each(bucket string, f func(string, []byte) error) error {
 	w.mu.Lock()
+	w.calls = append(w.calls, "each "+bucket)
 	rows := maps.Clone(w.rows)
 	w.mu.Unlock()
 	for _, k := range slices.Sorted(maps.Keys(rows)) {
@@ -213,6 +219,17 @@ func (w *world) Each(bucket string, f func(string, []byte) error) error {
 		}
 	}
 	return nil
+}
+
+func (w *world) Keys(bucket, prefix string, most int) (keys []string, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, k := range slices.Sorted(maps.Keys(w.rows)) {
+		if name, ok := strings.CutPrefix(k, bucket+"|"); ok && len(keys) < most && strings.HasPrefix(name, prefix) {
+			keys = append(keys, name)
+		}
+	}
+	return keys, nil
 }
 
 // recorded reports whether a record with this text is durable.
@@ -244,7 +261,7 @@ func (w *world) Admit(_ context.Context, s admission.Start) error {
 }
 func (w *world) ManifestDigest(string) string { return "" }
 func (w *world) CohortID() string             { return "cohort" }
-func (w *world) PinsDigest() string           { return "pins" }
+func (w *world) PinsDigest() string           { return "pins" + w.renewed }
 func (w *world) EvidenceDigests() []string    { return nil }
 
 // Quota.

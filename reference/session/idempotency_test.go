@@ -5,6 +5,7 @@ package session
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"syscall"
@@ -65,7 +66,7 @@ func TestFiftyCreatesMakeOneLease(t *testing.T) {
 
 // TestLeaseOverItsWholeLife asks for the same and for another thing under one lease at every stage.
 func TestLeaseOverItsWholeLife(t *testing.T) {
-	bubble(t, Limits{}, func(t *testing.T, w *world, m *Manager) {
+	bubble(t, Limits{Disposed: 1}, func(t *testing.T, w *world, m *Manager) {
 		ask := func(stage string, same api.Code) {
 			t.Helper()
 			_, err := m.Create(t.Context(), request("lease", "ws"), "d")
@@ -88,12 +89,13 @@ func TestLeaseOverItsWholeLife(t *testing.T) {
 		if err := m.Shutdown(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		m = w.boot(Limits{})
+		m = w.boot(Limits{Disposed: 1})
 		if err := m.Reconcile(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		ask("after a restart", api.SandboxDisposed)
 		time.Sleep(2 * time.Minute)
+		ask("one of the last", api.SandboxDisposed)
 		other := mustCreate(t, m, "other", "other") // what is too old goes when the next one does
 		if err := m.Dispose(t.Context(), "other", other.SandboxID); err != nil {
 			t.Fatal(err)
@@ -104,6 +106,69 @@ func TestLeaseOverItsWholeLife(t *testing.T) {
 		}
 		if err := m.Shutdown(t.Context()); err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// TestRenewedPinsAreForNewLeases: a repetition has its answer at every stage, whatever is pinned
+// meanwhile; a new lease has to expect what is pinned now.
+func TestRenewedPinsAreForNewLeases(t *testing.T) {
+	bubble(t, Limits{}, func(t *testing.T, w *world, m *Manager) {
+		first := mustCreate(t, m, "lease", "ws")
+		w.renewed = " of now"
+		if again := mustCreate(t, m, "lease", "ws"); again != first {
+			t.Errorf("the repetition got %+v, want %+v", again, first)
+		}
+		ask := func(stage, lease, digest string, want api.Code) {
+			t.Helper()
+			_, err := m.Create(t.Context(), request(lease, "ws"), digest)
+			wantCode(t, stage, err, want)
+		}
+		ask("another request", "lease", "other", api.IdempotencyConflict)
+		w.setFail(failing("remove", errors.New("busy")))
+		wantCode(t, "dispose", m.Dispose(t.Context(), "ws", first.SandboxID), api.IncompleteCleanup)
+		ask("while it retires", "lease", "d", api.IncompleteCleanup)
+		w.setFail(nil)
+		if err := m.Dispose(t.Context(), "ws", first.SandboxID); err != nil {
+			t.Fatal(err)
+		}
+		ask("after removal", "lease", "d", api.SandboxDisposed)
+		ask("after removal, another request", "lease", "other", api.IdempotencyConflict)
+		ask("a new lease", "new", "d", api.Unqualified)
+		req := request("new", "ws")
+		req.Expected.PinsDigest = w.PinsDigest()
+		if _, err := m.Create(t.Context(), req, "d"); err != nil {
+			t.Errorf("a new lease that expects them: %v", err)
+		}
+	})
+}
+
+// TestDisposedIDsAreNotForgottenEarly: however many there are, an id that is less than 24 h old
+// answers as what it was; at the ceiling it is new leases that are refused, until there is room.
+func TestDisposedIDsAreNotForgottenEarly(t *testing.T) {
+	const kept = 2
+	bubble(t, Limits{Disposed: kept}, func(t *testing.T, _ *world, m *Manager) {
+		lease := func(i int) string { return fmt.Sprint("lease", i) }
+		for i := range kept * memoryCeiling {
+			r := mustCreate(t, m, lease(i), "ws")
+			if err := m.Dispose(t.Context(), "ws", r.SandboxID); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Minute)
+		}
+		_, err := m.Create(t.Context(), request("new", "ws"), "d")
+		wantCode(t, "beyond the ceiling", err, api.Unavailable)
+		for i := range kept * memoryCeiling {
+			_, err := m.Create(t.Context(), request(lease(i), "ws"), "d")
+			wantCode(t, lease(i), err, api.SandboxDisposed)
+		}
+		time.Sleep(24 * time.Hour)
+		mustCreate(t, m, "new", "ws")
+		for i := range kept * memoryCeiling {
+			r, ok := m.gone.lease(lease(i))
+			if want := i >= kept*(memoryCeiling-1); ok != want {
+				t.Errorf("a day later %s is %+v, %t", lease(i), r, ok)
+			}
 		}
 	})
 }

@@ -192,7 +192,8 @@ func (m *Manager) moveLocked(s *sandbox, on event) bool {
 		close(s.retired)
 	}
 	if do&remember != 0 && !s.rec.Failed {
-		m.outlived = append(m.outlived, m.gone.add(s.rec, time.Now())...)
+		m.gone.add(s.rec)
+		m.outlived = append(m.outlived, m.gone.forget(time.Now())...)
 	}
 	return true
 }

@@ -315,6 +315,16 @@ func (p *proc) Each(bucket string, f func(string, []byte) error) error {
 	return nil
 }
 
+func (p *proc) Keys(bucket, prefix string, most int) (keys []string, err error) {
+	err = p.Each(bucket, func(k string, _ []byte) error {
+		if len(keys) < most && strings.HasPrefix(k, prefix) {
+			keys = append(keys, k)
+		}
+		return nil
+	})
+	return keys, err
+}
+
 // Gate.
 
 func (p *proc) Precheck(ctx context.Context, _ admission.Start) error {

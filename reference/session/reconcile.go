@@ -114,7 +114,13 @@ func (m *Manager) load() ([]*sandbox, error) {
 	}
 	left := make([]*sandbox, 0, len(owned))
 	for _, r := range owned {
-		r.Unknown = unknown[r.SandboxID]
+		// Merged: an earlier start has perhaps dropped the rows, and not yet said so in the record.
+		for id, digest := range unknown[r.SandboxID] {
+			if r.Unknown == nil {
+				r.Unknown = map[string]string{}
+			}
+			r.Unknown[id] = digest
+		}
 		s := newSandbox(r)
 		close(s.created)
 		s.failure = errors.New("made by an earlier process")

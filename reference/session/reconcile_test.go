@@ -155,6 +155,63 @@ func TestRestartRemovesWhatIsRecorded(t *testing.T) {
 	})
 }
 
+// TestUnknownOutcomeOutlivesCrashes: what ran at one crash is OUTCOME_UNKNOWN after the next ones too,
+// wherever they cut the removal of the sandbox off.
+func TestUnknownOutcomeOutlivesCrashes(t *testing.T) {
+	for name, cut := range map[string]string{
+		"before its retirement is durable": "mark", "before its invocations are dropped": bucketInvocations,
+		"after its invocations are dropped": bucketSandboxes,
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, Limits{}, func(t *testing.T, w *world, m *Manager) {
+				sb := mustCreate(t, m, "lease", "ws").SandboxID
+				w.exec = func(ctx context.Context, _ control.Spawn) (control.Outcome, error) {
+					<-ctx.Done()
+					return control.Outcome{CleanupProven: true}, ctx.Err()
+				}
+				go m.Exec(t.Context(), "ws", sb, command("running"), "d")
+				synctest.Wait()
+				crashed := func(w *world) *world {
+					next := newWorld(t)
+					next.rows = w.freeze()
+					next.mounted["ws"] = true
+					return next
+				}
+				second := crashed(w)
+				released := false
+				second.setFail(func(op, bucket string) error {
+					released = released || op == "release"
+					if op == "store" && (cut == "mark" || released && bucket == cut) {
+						return errors.New("cut off")
+					}
+					return nil
+				})
+				again := second.boot(Limits{})
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				if err := again.Reconcile(ctx); err == nil {
+					t.Error("nothing was cut off")
+				}
+				third := crashed(second)
+				second.setFail(nil)
+				last := third.boot(Limits{})
+				if err := last.Reconcile(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				_, err := last.Exec(t.Context(), "ws", sb, command("running"), "d")
+				wantCode(t, "what ran at the first crash", err, api.OutcomeUnknown)
+				_, err = last.Exec(t.Context(), "ws", sb, command("running"), "other")
+				wantCode(t, "another request under its id", err, api.IdempotencyConflict)
+				for _, m := range []*Manager{again, last} {
+					if err := m.Shutdown(t.Context()); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		})
+	}
+}
+
 func (w *world) freeze() map[string][]byte {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -230,21 +287,33 @@ func TestMemoryIsBounded(t *testing.T) {
 	g := newMemory(3)
 	now := time.Now()
 	for i := range 5 {
-		r := record{SandboxID: fmt.Sprint("s", i), ClientLeaseID: fmt.Sprint("l", i), GoneUnixMs: now.UnixMilli()}
-		forgotten := g.add(r, now)
-		if want := max(0, min(1, i-2)); len(forgotten) != want {
-			t.Errorf("adding %d forgot %q", i, forgotten)
+		g.add(record{SandboxID: fmt.Sprint("s", i), ClientLeaseID: fmt.Sprint("l", i), GoneUnixMs: now.Add(time.Duration(i) * time.Minute).UnixMilli()})
+	}
+	for _, tt := range []struct {
+		after time.Duration
+		want  []string
+	}{
+		{0, nil},
+		{rememberFor - time.Second, nil}, // more than the bound, and none of them 24 h old
+		{rememberFor, []string{"s0"}},
+		{rememberFor, nil},
+		{2 * rememberFor, []string{"s1"}}, // older than 24 h, and no more than the bound
+		{3 * rememberFor, nil},
+	} {
+		if got := g.forget(now.Add(tt.after)); !slices.Equal(got, tt.want) {
+			t.Errorf("after %s %q were forgotten, want %q", tt.after, got, tt.want)
 		}
 	}
 	if _, ok := g.lease("l1"); ok {
-		t.Error("the oldest lease is still there")
+		t.Error("a forgotten lease is still there")
 	}
 	if r, ok := g.lease("l2"); !ok || r.SandboxID != "s2" {
 		t.Errorf("lease l2 is %+v, %v", r, ok)
 	}
-	late := now.Add(rememberFor + time.Second)
-	if forgotten := g.add(record{SandboxID: "new", ClientLeaseID: "new", GoneUnixMs: late.UnixMilli()}, late); len(forgotten) != 3 {
-		t.Errorf("a day later %q were forgotten", forgotten)
+	for live, want := range map[int]bool{0: false, 3*memoryCeiling - 4: false, 3*memoryCeiling - 3: true} {
+		if g.full(live) != want {
+			t.Errorf("with 3 remembered and %d live it is full: %t", live, !want)
+		}
 	}
 }
 

@@ -101,12 +101,17 @@ func (m *Manager) put(ctx context.Context, r record) error {
 	return m.cfg.Store.Put(ctx, bucketSandboxes, r.SandboxID, text)
 }
 
-// rememberFor is how long a disposed id answers as such.
+// rememberFor is how long a disposed id answers as such at least.
 const rememberFor = 24 * time.Hour
+
+// memoryCeiling times what is kept beyond 24 h is the most that is kept at all: 100,000 by default, which
+// is more than one create per second all day, and about 150 MB. Nothing is forgotten early for it: with so
+// many ids there are no creates until the oldest are 24 h old.
+const memoryCeiling = 10
 
 // memory holds the records of sandboxes that are gone. The Manager's lock guards it.
 type memory struct {
-	bound   int
+	bound   int // as many are kept, however old they are
 	byID    map[string]record
 	byLease map[string]string
 	order   []string // oldest first
@@ -123,15 +128,21 @@ func (g *memory) lease(id string) (record, bool) {
 	return r, ok
 }
 
-// add remembers r and returns the ids that are forgotten for it: those older than 24 h,
-// and the oldest beyond the bound.
-func (g *memory) add(r record, now time.Time) (forgotten []string) {
+// add remembers r.
+func (g *memory) add(r record) {
 	g.byID[r.SandboxID] = r
 	g.byLease[r.ClientLeaseID] = r.SandboxID
 	g.order = append(g.order, r.SandboxID)
-	for len(g.order) > 0 {
+}
+
+// full reports whether there is no room for the ids of so many sandboxes that are not gone yet.
+func (g *memory) full(live int) bool { return len(g.order)+live >= memoryCeiling*g.bound }
+
+// forget drops, and returns, the oldest ids beyond the bound that are older than 24 h.
+func (g *memory) forget(now time.Time) (forgotten []string) {
+	for len(g.order) > g.bound {
 		old := g.byID[g.order[0]]
-		if len(g.order) <= g.bound && now.Sub(time.UnixMilli(old.GoneUnixMs)) < rememberFor {
+		if now.Sub(time.UnixMilli(old.GoneUnixMs)) < rememberFor {
 			break
 		}
 		delete(g.byID, old.SandboxID)

@@ -7,7 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
+	"slices"
 	"time"
 
 	"github.com/hallmark-sandbox/hallmark/reference/api"
@@ -308,20 +308,8 @@ func waitQuiet(ctx context.Context, quiet <-chan struct{}) error {
 // conclude replaces the record of a removed sandbox by its memory, or by nothing when it
 // never was a sandbox for anyone.
 func (m *Manager) conclude(ctx context.Context, s *sandbox, rec record) error {
-	var rows []state.Change
-	prefix := rec.SandboxID + "/"
-	if err := m.cfg.Store.Each(bucketInvocations, func(k string, _ []byte) error {
-		if strings.HasPrefix(k, prefix) {
-			rows = append(rows, state.Change{Key: k, Delete: true})
-		}
-		return nil
-	}); err != nil {
-		return fmt.Errorf("list invocations: %w", err)
-	}
-	if len(rows) > 0 {
-		if err := m.cfg.Store.Update(ctx, bucketInvocations, rows...); err != nil {
-			return fmt.Errorf("drop invocations: %w", err)
-		}
+	if err := m.dropInvocations(ctx, rec.SandboxID); err != nil {
+		return err
 	}
 	rec.GoneUnixMs = time.Now().UnixMilli()
 	rec.step(onRemoved)
@@ -347,6 +335,29 @@ func (m *Manager) conclude(ctx context.Context, s *sandbox, rec record) error {
 	return nil
 }
 
+// dropBatch is how many rows are deleted at once: everybody who writes waits for a transaction.
+const dropBatch = 500
+
+// dropInvocations deletes the rows of a sandbox's invocations, of which there may be any number.
+func (m *Manager) dropInvocations(ctx context.Context, sb string) error {
+	for {
+		keys, err := m.cfg.Store.Keys(bucketInvocations, sb+"/", dropBatch)
+		if err != nil {
+			return fmt.Errorf("list invocations: %w", err)
+		}
+		if len(keys) == 0 {
+			return nil
+		}
+		rows := make([]state.Change, len(keys))
+		for i, k := range keys {
+			rows[i] = state.Change{Key: k, Delete: true}
+		}
+		if err := m.cfg.Store.Update(ctx, bucketInvocations, rows...); err != nil {
+			return fmt.Errorf("drop invocations: %w", err)
+		}
+	}
+}
+
 // drop forgets the records that are past remembering; a failure leaves them for the next start.
 func (m *Manager) drop(ctx context.Context) {
 	m.mu.Lock()
@@ -356,10 +367,9 @@ func (m *Manager) drop(ctx context.Context) {
 	}
 	m.outlived = nil
 	m.mu.Unlock()
-	if len(changes) == 0 {
-		return
-	}
-	if err := m.cfg.Store.Update(ctx, bucketSandboxes, changes...); err != nil {
-		m.log.Warn("forget old records", "count", len(changes), "err", err)
+	for batch := range slices.Chunk(changes, dropBatch) {
+		if err := m.cfg.Store.Update(ctx, bucketSandboxes, batch...); err != nil {
+			m.log.Warn("forget old records", "count", len(batch), "err", err)
+		}
 	}
 }

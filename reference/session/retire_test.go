@@ -5,7 +5,9 @@ package session
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -159,5 +161,48 @@ func TestDisposeEndsWithTheManager(t *testing.T) {
 		case <-time.After(time.Hour):
 			t.Fatal("a dispose waits for a retry that never comes")
 		}
+	})
+}
+
+// TestInvocationsAreDroppedInBatches: the rows of a sandbox go, however many they are, without a look
+// at those of others; and when it is interrupted the next attempt goes on.
+func TestInvocationsAreDroppedInBatches(t *testing.T) {
+	bubble(t, Limits{}, func(t *testing.T, w *world, m *Manager) {
+		sb := mustCreate(t, m, "lease", "ws").SandboxID
+		const others = bucketInvocations + "|sb-0/i"
+		w.mu.Lock()
+		w.rows[others], w.rows[bucketInvocations+"|"+sb+"0/i"] = []byte("d"), []byte("d")
+		for i := range 2*dropBatch + 1 {
+			w.rows[fmt.Sprintf("%s|%s/i%d", bucketInvocations, sb, i)] = []byte("d done")
+		}
+		w.mu.Unlock()
+		batches := 0
+		w.setFail(func(op, bucket string) error {
+			if op == "store" && bucket == bucketInvocations {
+				if batches++; batches == 2 {
+					return errors.New("busy")
+				}
+			}
+			return nil
+		})
+		before := w.count("each")
+		wantCode(t, "interrupted", m.Dispose(t.Context(), "ws", sb), api.IncompleteCleanup)
+		if err := m.Dispose(t.Context(), "ws", sb); err != nil {
+			t.Fatal(err)
+		}
+		if batches != 4 || w.count("each") != before {
+			t.Errorf("%d batches, and %d times all rows", batches, w.count("each")-before)
+		}
+		w.mu.Lock()
+		for k := range w.rows {
+			if strings.HasPrefix(k, bucketInvocations+"|"+sb+"/") {
+				t.Fatalf("row %s is left", k)
+			}
+		}
+		if w.rows[others] == nil || w.rows[bucketInvocations+"|"+sb+"0/i"] == nil {
+			t.Error("a row of another sandbox is gone")
+		}
+		w.rows = map[string][]byte{} // nobody owns what this test has put there
+		w.mu.Unlock()
 	})
 }

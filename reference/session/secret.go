@@ -45,7 +45,7 @@ func (m *Manager) mint(s *sandbox, req api.ExecRequest) ([]credential.Reference,
 // runSecret is run for an invocation with references.
 func (m *Manager) runSecret(ctx context.Context, s *sandbox, inv *invocation, req api.ExecRequest, refs []credential.Reference, r *Run, release func()) {
 	if ctx.Err() != nil {
-		r.only.err = api.E(api.ExecAborted, ctx.Err())
+		r.only.err = aborted(ctx, ctx.Err())
 		m.abandon(s, inv, r.only.err, release)
 		return
 	}
@@ -59,6 +59,9 @@ func (m *Manager) runSecret(ctx context.Context, s *sandbox, inv *invocation, re
 
 func (m *Manager) withSecret(ctx context.Context, s *sandbox, req api.ExecRequest, refs []credential.Reference, out *output) (api.ExecResult, error) {
 	lease, err := m.cfg.Credentials.Lease(ctx, refs)
+	if err != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded) { // no word on the reference
+		return api.ExecResult{}, aborted(ctx, err)
+	}
 	if err != nil {
 		return api.ExecResult{}, fail(api.SecretReferenceRejected, "lease", err)
 	}
@@ -81,7 +84,7 @@ func (m *Manager) withSecret(ctx context.Context, s *sandbox, req api.ExecReques
 // matter: the container goes next.
 func (m *Manager) deliver(ctx context.Context, s *sandbox, req api.ExecRequest, lease *credential.Lease, out *output) (api.ExecResult, error) {
 	if ctx.Err() != nil { // the caller left while the container was made
-		return api.ExecResult{}, api.E(api.ExecAborted, ctx.Err())
+		return api.ExecResult{}, aborted(ctx, ctx.Err())
 	}
 	frame, err := lease.Take()
 	if err != nil {

@@ -595,3 +595,52 @@ func TestSecretBoundsAgree(t *testing.T) {
 		t.Error("the bounds of a secret differ between packages")
 	}
 }
+
+// TestDeadlineOfTheAPIIsATimeout: whatever the time went into, of a secret-bearing invocation and of
+// any other; who leaves instead gets EXEC_ABORTED, but for a lease that fails.
+func TestDeadlineOfTheAPIIsATimeout(t *testing.T) {
+	waits := func(ctx context.Context, _ control.Spawn) (control.Outcome, error) {
+		<-ctx.Done()
+		return control.Outcome{CleanupProven: true}, ctx.Err()
+	}
+	for _, tt := range []struct {
+		name   string
+		secret bool
+		slow   func(w *world, v *vault)
+		left   api.Code
+	}{
+		{"claim", false, func(w *world, _ *vault) { w.slow("store", 2*time.Second) }, api.ExecAborted},
+		{"command", false, func(w *world, _ *vault) { w.exec = waits }, api.ExecAborted},
+		{"claim of a secret-bearing one", true, func(w *world, _ *vault) { w.slow("store", 2*time.Second) }, api.ExecAborted},
+		{"lease", true, func(_ *world, v *vault) {
+			v.asking = func(ctx context.Context) { <-ctx.Done() }
+			v.fail = errors.New("late")
+		}, api.SecretReferenceRejected},
+		{"replacement", true, func(w *world, _ *vault) { w.slow("start", 2*time.Second) }, api.ExecAborted},
+		{"secret-bearing command", true, func(w *world, _ *vault) { w.exec = waits }, api.ExecAborted},
+	} {
+		for _, late := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, deadline %t", tt.name, late), func(t *testing.T) {
+				secretBubble(t, func(t *testing.T, w *world, m *Manager, v *vault, sb string) {
+					tt.slow(w, v)
+					req, want := command("i"), tt.left
+					if tt.secret {
+						req = secretCommand("i")
+					}
+					ctx, cancel := context.WithCancel(t.Context())
+					if late {
+						want = api.Timeout
+						ctx, cancel = context.WithTimeout(t.Context(), time.Second)
+					} else {
+						time.AfterFunc(time.Second, cancel)
+					}
+					defer cancel()
+					_, err := m.Exec(ctx, "ws", sb, req, "d")
+					wantCode(t, "exec", err, want)
+					w.slow("store", 0)
+					w.slow("start", 0)
+				})
+			})
+		}
+	}
+}

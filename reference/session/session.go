@@ -12,7 +12,7 @@
 // the outcome and every reader of a stream share it, and no reader can hold a command up.
 //
 // Order of every effect: the record is durable, then the effect happens, then the record
-// is replaced; a record is dropped or turned into a tombstone of 24 h only after the
+// is replaced; a record is dropped or turned into a tombstone of 24 h or more only after the
 // container is proven gone and the workspace is released.
 //
 // Locks: Manager.mu guards every field of Manager and sandbox that is not documented

@@ -24,6 +24,7 @@ import (
 	"fmt"
 	"os"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -258,4 +259,21 @@ func (s *Store) Each(bucket string, fn func(key string, value []byte) error) err
 		}
 	}
 	return nil
+}
+
+// Keys returns the first keys of bucket that begin with prefix, in order, at most so many. It reads
+// nothing else of the bucket. An absent bucket is empty.
+func (s *Store) Keys(bucket, prefix string, most int) (keys []string, err error) {
+	err = s.view(func(tx *bolt.Tx) error {
+		b := tx.Bucket([]byte(bucket))
+		if b == nil {
+			return nil
+		}
+		c := b.Cursor()
+		for k, _ := c.Seek([]byte(prefix)); k != nil && len(keys) < most && strings.HasPrefix(string(k), prefix); k, _ = c.Next() {
+			keys = append(keys, string(k))
+		}
+		return nil
+	})
+	return keys, err
 }

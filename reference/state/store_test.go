@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -98,6 +99,33 @@ func TestRecordsSurviveReopen(t *testing.T) {
 	}
 	if len(s.Epoch()) != 32 || s.Epoch() == epoch {
 		t.Errorf("epochs %q and %q", epoch, s.Epoch())
+	}
+}
+
+func TestKeys(t *testing.T) {
+	s := open(t, t.TempDir()+"/s", Options{})
+	for _, k := range []string{"a", "b/1", "b/2", "b/3", "b0", "c"} {
+		if err := s.Put(t.Context(), "rows", k, []byte("v")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tt := range []struct {
+		bucket, prefix string
+		most           int
+		want           []string
+	}{
+		{"rows", "b/", 9, []string{"b/1", "b/2", "b/3"}},
+		{"rows", "b/", 2, []string{"b/1", "b/2"}},
+		{"rows", "b", 9, []string{"b/1", "b/2", "b/3", "b0"}},
+		{"rows", "", 9, []string{"a", "b/1", "b/2", "b/3", "b0", "c"}},
+		{"rows", "d", 9, nil},
+		{"rows", "b/", 0, nil},
+		{"absent", "", 9, nil},
+	} {
+		got, err := s.Keys(tt.bucket, tt.prefix, tt.most)
+		if err != nil || !slices.Equal(got, tt.want) {
+			t.Errorf("%s, %q, at most %d: %q, %v", tt.bucket, tt.prefix, tt.most, got, err)
+		}
 	}
 }
 

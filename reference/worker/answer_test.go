@@ -36,8 +36,20 @@ func TestAnswerInPiecesIsTheSameText(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			inCancel, err := strictjson.Marshal(api.CancelResponse{Result: &res})
+			if err != nil {
+				t.Fatal(err)
+			}
+			of := res
 			w := slow{httptest.NewRecorder()}
-			if err := (&exchange{w: w, patience: time.Second}).answerExec(res); err != nil {
+			if err := (&exchange{w: w, patience: time.Second}).answerResult(api.CancelResponse{Result: &of}, &of); err != nil {
+				t.Fatal(err)
+			}
+			if got := w.Body.Bytes(); !bytes.Equal(got, inCancel) {
+				t.Fatalf("%d bytes of output: %d bytes of text of a cancel, want %d", n, len(got), len(inCancel))
+			}
+			w = slow{httptest.NewRecorder()}
+			if err := (&exchange{w: w, patience: time.Second}).answerResult(&res, &res); err != nil {
 				t.Fatal(err)
 			}
 			if got := w.Body.Bytes(); !bytes.Equal(got, want) || w.Code != http.StatusOK || w.Header().Get("Content-Length") != strconv.Itoa(len(want)) || w.Header().Get("Content-Type") != api.TypeJSON {
@@ -53,7 +65,8 @@ func TestAnswerInPiecesTakesLittle(t *testing.T) {
 	got := testing.Benchmark(func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			if err := (&exchange{w: &discard{header: http.Header{}}, patience: time.Second}).answerExec(res); err != nil {
+			of := res
+			if err := (&exchange{w: &discard{header: http.Header{}}, patience: time.Second}).answerResult(api.CancelResponse{Result: &of}, &of); err != nil {
 				b.Fatal(err)
 			}
 		}

@@ -4,6 +4,7 @@ package worker
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -83,54 +84,48 @@ func plain(r *http.Request) error {
 
 var errTrailers = api.E(api.RequestInvalid, errors.New("trailers"))
 
-// hold takes room for the body of r, which is read whole, and gives it back when called. It is
-// for requests that are authorized: others have no body read.
-func (s *Server) hold(r *http.Request, op api.Op) (func(), error) {
-	n := r.ContentLength
-	if n < 0 || n > api.MaxRequestBytes {
-		n = api.MaxRequestBytes
-	}
-	if op == api.OpWrite {
-		n = transferChunk
-	}
-	if !s.held.TryAcquire(n) {
-		return nil, api.E(api.Unavailable, errors.New("too many bytes of requests in progress"))
-	}
-	return func() { s.held.Release(n) }, nil
-}
-
-// body reads the whole request body within its bound and compares it with the capability.
+// readBody copies the whole request body within its bound and compares it with the capability.
 // Preconditions: the read deadline is set.
-func body(w http.ResponseWriter, r *http.Request, claims capability.Claims) ([]byte, error) {
+func readBody(w http.ResponseWriter, r *http.Request, claims capability.Claims, into io.Writer) (int64, error) {
 	if err := plain(r); err != nil {
-		return nil, err
+		return 0, err
 	}
 	if r.ContentLength > api.MaxRequestBytes {
-		return nil, api.E(api.RequestInvalid, fmt.Errorf("body of %d bytes", r.ContentLength))
+		return 0, api.E(api.RequestInvalid, fmt.Errorf("body of %d bytes", r.ContentLength))
 	}
-	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, api.MaxRequestBytes))
+	sum := sha256.New()
+	n, err := io.Copy(io.MultiWriter(sum, into), http.MaxBytesReader(w, r.Body, api.MaxRequestBytes))
 	if err != nil {
-		return nil, api.E(api.RequestInvalid, fmt.Errorf("read body: %w", err))
+		return 0, bodyError(err)
 	}
 	if len(r.Trailer) != 0 {
-		return nil, errTrailers
+		return 0, errTrailers
 	}
 	// The deadline covered the body. Left in place it would end the request's context by way
 	// of net/http's background read, and so a long invocation.
 	if err := http.NewResponseController(w).SetReadDeadline(time.Time{}); err != nil {
-		return nil, api.E(api.Unavailable, fmt.Errorf("clear read deadline: %w", err))
+		return 0, api.E(api.Unavailable, fmt.Errorf("clear read deadline: %w", err))
 	}
-	if api.Digest(b) != claims.Digest {
-		return nil, api.E(api.Unauthenticated, errors.New("body is not the one that was signed"))
+	if digestText(sum) != claims.Digest {
+		return 0, api.E(api.Unauthenticated, errors.New("body is not the one that was signed"))
 	}
-	return b, nil
+	return n, nil
 }
 
-// noBody is body for operations that have none.
-func noBody(w http.ResponseWriter, r *http.Request, claims capability.Claims) error {
-	b, err := body(w, r, claims)
-	if err == nil && len(b) != 0 {
+// noBody is body for operations that have none. What comes all the same is not kept.
+func noBody(x *exchange) error {
+	n, err := readBody(x.w, x.r, x.claims, io.Discard)
+	if err == nil && n != 0 {
 		err = api.E(api.RequestInvalid, errors.New("this operation takes no body"))
 	}
 	return err
+}
+
+// bodyError is a failure to read a body, which is the caller's unless it has a code already.
+func bodyError(err error) error {
+	var e *api.Error
+	if errors.As(err, &e) {
+		return err
+	}
+	return api.E(api.RequestInvalid, fmt.Errorf("read body: %w", err))
 }

@@ -21,42 +21,98 @@ import (
 )
 
 // TestBodiesInProgressAreBounded: what is announced counts, not what has come; beyond the bound a
-// request is refused at once and the others go on.
+// request is refused at once, first of the workspace that has its share, and the others go on.
 func TestBodiesInProgressAreBounded(t *testing.T) {
 	r := newRig(t, tweak{})
-	body := make([]byte, api.MaxRequestBytes)
-	req := client.RawRequest{Op: api.OpExec, Method: "POST", Target: execTarget, WorkspaceID: "ws", SandboxID: "sb", Body: body}
+	bodyOf := func(ws string, b []byte) client.RawRequest {
+		return client.RawRequest{Op: api.OpExec, Method: "POST", Target: execTarget, WorkspaceID: ws, SandboxID: "sb", Body: b}
+	}
 	var slow []net.Conn
-	for range maxHeldBytes / api.MaxRequestBytes {
-		slow = append(slow, r.send(req, len(body), "{"))
-	}
-	// All of them are in when nothing is left to give.
-	for deadline := time.Now().Add(20 * time.Second); r.server.held.TryAcquire(1); time.Sleep(time.Millisecond) {
-		r.server.held.Release(1)
-		if time.Now().After(deadline) {
-			t.Fatal("the bodies in progress are not counted")
+	begin := func(ws string) {
+		t.Helper()
+		largest := bodyOf(ws, make([]byte, api.MaxRequestBytes))
+		for range maxBodyBytesPerWorkspace / api.MaxRequestBytes {
+			slow = append(slow, r.send(largest, len(largest.Body), "{"))
 		}
+		want := int64(len(slow)) * api.MaxRequestBytes
+		eventually(t, "the bodies in progress are not counted", func() bool { return r.server.bodies.inUse() == want })
 	}
-	one := client.RawRequest{Op: api.OpExec, Method: "POST", Target: execTarget, WorkspaceID: "ws", SandboxID: "sb", Body: []byte("{}")}
-	if res := r.raw(one); res.Code != api.Unavailable {
+	begin("ws0")
+	if res := r.raw(bodyOf("ws0", []byte("{}"))); res.Code != api.Unavailable {
+		t.Errorf("one more of the same workspace: got %d %s", res.Status, res.Code)
+	}
+	if res := r.raw(bodyOf("ws1", []byte("{}"))); res.Code != api.RequestInvalid {
+		t.Errorf("one of another: got %d %s", res.Status, res.Code)
+	}
+	for _, ws := range []string{"ws1", "ws2", "ws3"} {
+		begin(ws)
+	}
+	if res := r.raw(bodyOf("ws4", []byte("{}"))); res.Code != api.Unavailable {
 		t.Errorf("one more: got %d %s", res.Status, res.Code)
 	}
-	if _, err := r.client.Get(t.Context(), "ws", "sb"); err != nil {
+	if _, err := r.client.Get(t.Context(), "ws0", "sb"); err != nil {
 		t.Errorf("a request without a body: %v", err)
+	}
+	// Of unknown length, as it could have one.
+	get := client.RawRequest{Op: api.OpGet, Method: "GET", Target: "/v1/sandboxes/sb", WorkspaceID: "ws0", SandboxID: "sb"}
+	c := r.dial()
+	say(t, c, "GET "+get.Target+" HTTP/1.1\r\nHost: w\r\nAuthorization: Bearer "+r.mint(get)+"\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n")
+	if res := answer(t, c); res.StatusCode != http.StatusOK {
+		t.Errorf("an operation without a body, in chunks: %s", res.Status)
 	}
 	for _, c := range slow {
 		if err := c.Close(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for deadline := time.Now().Add(20 * time.Second); !r.server.held.TryAcquire(maxHeldBytes); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("what ended bodies held is not given back")
+	eventually(t, "what ended bodies held is not given back", func() bool { return r.server.bodies.inUse() == 0 })
+	if res := r.raw(bodyOf("ws0", []byte("{}"))); res.Code != api.RequestInvalid {
+		t.Errorf("afterwards: got %d %s", res.Status, res.Code)
+	}
+}
+
+// TestBodyOfUnknownLength counts as it comes, with no byte that was not counted before; without room
+// it is refused, and gives back what it had.
+func TestBodyOfUnknownLength(t *testing.T) {
+	s := newShares("bytes", 3*api.MaxRequestBytes, 3*api.MaxRequestBytes)
+	c := counted{shares: s, workspace: "ws", give: func() {}}
+	if err := c.grow(-1); err != nil || s.inUse() != 0 {
+		t.Fatalf("before the first byte %d are counted, %v", s.inUse(), err)
+	}
+	piece := make([]byte, 4<<10)
+	for len(c.bytes) < api.MaxRequestBytes {
+		if _, err := c.Write(piece); err != nil {
+			t.Fatal(err)
+		}
+		if n := s.inUse(); n != int64(cap(c.bytes)) || n > max(2*int64(len(c.bytes)), firstGrowth) || n > api.MaxRequestBytes {
+			t.Fatalf("%d bytes of %d are counted as %d", len(c.bytes), cap(c.bytes), n)
 		}
 	}
-	r.server.held.Release(maxHeldBytes)
-	if res := r.raw(one); res.Code != api.RequestInvalid {
-		t.Errorf("afterwards: got %d %s", res.Status, res.Code)
+	full, err := s.take("ws", 2*api.MaxRequestBytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = c.Write(piece)
+	codeIs(t, err, api.Unavailable)
+	c.give()
+	full()
+	if n := s.inUse(); n != 0 {
+		t.Errorf("%d bytes are not given back", n)
+	}
+}
+
+// TestBodyIsHeldWhileItIsRead: a long command does not keep the room of its request.
+func TestBodyIsHeldWhileItIsRead(t *testing.T) {
+	r := newRig(t, tweak{})
+	r.fake.onExec = func(_ context.Context, req api.ExecRequest) (api.ExecResult, error) {
+		if n := r.server.bodies.inUse(); n != 0 {
+			t.Errorf("%d bytes of requests are held by a command", n)
+		}
+		zero := 0
+		return api.ExecResult{InvocationID: req.InvocationID, ExitCode: &zero}, nil
+	}
+	if res := r.raw(client.RawRequest{Op: api.OpExec, Method: "POST", Target: execTarget, WorkspaceID: "ws", SandboxID: "sb", Body: []byte(execBody)}); res.Status != http.StatusOK {
+		t.Errorf("got %d %s", res.Status, res.Code)
 	}
 }
 

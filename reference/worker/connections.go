@@ -12,6 +12,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/hallmark-sandbox/hallmark/reference/api"
 )
 
 // connectionGrace is how long a stranger may keep the worker waiting before it can be put out, and
@@ -21,26 +23,31 @@ import (
 const connectionGrace = 250 * time.Millisecond
 
 // strangerBytes is what is read from a connection before it has proven itself: headers as they are
-// parsed, and what a caller sends ahead of its body (the first window of HTTP/2).
-const strangerBytes = maxParsedHeaderBytes + 64<<10
+// parsed, and what a caller sends ahead of its bodies (the first window of HTTP/2).
+const strangerBytes = maxParsedHeaderBytes + receiveBuffer
 
 // connections bounds how many connections are open over all listeners, and decides who goes when
 // one more comes.
 //
 // A connection is busy while a request with a valid capability is on it; it is then never put
-// out. It is known once it has carried one, and a stranger before. A stranger gets one answer and
-// headerTimeout in all: /healthz proves nothing. When the house is full and one more connection
-// arrives, the stranger that came first goes, and without strangers the known connection that has
-// been idle longest; each only after its grace, of which a stranger uses up only the time in which
-// the worker waits for it: a caller whose request has arrived is not put out because the worker is
-// slow to look at it. When all are busy the newcomer waits, accepted and unread, and those behind
-// it wait in the kernel's queue. So there are at most max connections and one more for each listener.
+// out. It is known once it has carried one that was used up by it, and a stranger before: a captured
+// one that was used before proves nothing. A stranger gets one answer and headerTimeout in all:
+// /healthz proves nothing either. One workspace has half of the places busy at most, and no less, so
+// that dozens of its callers may join one create.
+//
+// When the house is full and one more connection arrives, the stranger that came first goes, and
+// without strangers the known connection that has been idle longest; each only after its grace, of
+// which a stranger uses up only the time in which the worker waits for it: a caller whose request has
+// arrived is not put out because the worker is slow to look at it. When all are busy the newcomer
+// waits, accepted and unread, and those behind it wait in the kernel's queue. So there are at most max
+// connections and one more for each listener.
 type connections struct {
 	max            int
 	grace, strange time.Duration
 
 	mu      sync.Mutex
 	open    map[*conn]struct{} // guarded by mu
+	busyOf  map[string]int     // guarded by mu; busy connections by workspace
 	changed chan struct{}      // guarded by mu; closed and replaced when a place may have come free
 
 	waiting         int    // guarded by mu
@@ -50,7 +57,7 @@ type connections struct {
 func newConnections(max int) *connections {
 	return &connections{
 		max: max, grace: connectionGrace, strange: headerTimeout,
-		open: map[*conn]struct{}{}, changed: make(chan struct{}),
+		open: map[*conn]struct{}{}, busyOf: map[string]int{}, changed: make(chan struct{}),
 	}
 }
 
@@ -180,10 +187,11 @@ func (p *connections) tell() {
 	p.changed = make(chan struct{})
 }
 
-// expire ends a connection that is still a stranger.
+// expire ends a connection that is still a stranger, a busy one when it has left off.
 func (p *connections) expire(c *conn) {
 	p.mu.Lock()
-	out := !c.known
+	out := !c.known && c.busy == 0 && !c.gone
+	c.overdue = !c.known
 	if out {
 		p.remove(c)
 		p.expired++
@@ -194,26 +202,53 @@ func (p *connections) expire(c *conn) {
 	}
 }
 
-// enter marks c busy with a request whose capability is valid. It reports false when c has been
-// put out: its caller will see no answer, so nothing may happen for it.
-func (p *connections) enter(c *conn) bool {
+// enter marks c busy with a request whose capability is valid and of workspace. It fails when c has been
+// put out: its caller will see no answer, so nothing may happen for it; and when workspace has its
+// share of busy connections.
+func (p *connections) enter(c *conn, workspace string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if c.gone {
-		return false
+		return errPeerLeft
 	}
+	if c.busyOf[workspace] == 0 {
+		if p.busyOf[workspace] >= max(p.max/2, 1) {
+			return api.E(api.Unavailable, fmt.Errorf("%d connections are busy with this workspace", p.busyOf[workspace]))
+		}
+		p.busyOf[workspace]++
+	}
+	if c.busyOf == nil {
+		c.busyOf = map[string]int{}
+	}
+	c.busyOf[workspace]++
 	c.busy++
-	c.known = true
-	c.limit.Store(math.MaxInt64)
-	return true
+	return nil
 }
 
-func (p *connections) leave(c *conn) {
+// prove makes c known: it carries a request whose capability was good, and is used up now.
+func (p *connections) prove(c *conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	c.known = true
+	c.limit.Store(math.MaxInt64)
+}
+
+func (p *connections) leave(c *conn, workspace string) {
+	p.mu.Lock()
+	if c.busyOf[workspace]--; c.busyOf[workspace] == 0 {
+		delete(c.busyOf, workspace)
+		if p.busyOf[workspace]--; p.busyOf[workspace] == 0 {
+			delete(p.busyOf, workspace)
+		}
+	}
 	c.busy--
 	c.since = time.Now()
 	p.tell()
+	overdue := c.overdue
+	p.mu.Unlock()
+	if overdue {
+		p.expire(c)
+	}
 }
 
 func (p *connections) isStranger(c *conn) bool {

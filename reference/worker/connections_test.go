@@ -8,12 +8,14 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"testing"
 	"time"
 
 	"github.com/hallmark-sandbox/hallmark/reference/api"
 	"github.com/hallmark-sandbox/hallmark/reference/client"
+	"github.com/hallmark-sandbox/hallmark/reference/state"
 )
 
 func TestWhoGoes(t *testing.T) {
@@ -65,7 +67,7 @@ func TestPutOutMeansNoEffect(t *testing.T) {
 		t.Fatal("not admitted")
 	}
 	ctx := context.WithValue(t.Context(), connKey{}, c)
-	leave, err := claim(ctx)
+	leave, err := claim(ctx, "ws")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +75,7 @@ func TestPutOutMeansNoEffect(t *testing.T) {
 	p.mu.Lock()
 	p.remove(c)
 	p.mu.Unlock()
-	if _, err := claim(ctx); !errors.Is(err, errPeerLeft) {
+	if _, err := claim(ctx, "ws"); !errors.Is(err, errPeerLeft) {
 		t.Errorf("claimed after that: %v", err)
 	}
 }
@@ -129,7 +131,7 @@ func TestFullHouseOfCallers(t *testing.T) {
 	done := make(chan error, 2)
 	for i := range 2 {
 		go func() {
-			_, err := r.client.Exec(context.Background(), "ws", "sb", api.ExecRequest{InvocationID: fmt.Sprint("i", i), Argv: []string{"x"}, TimeoutMs: 60_000, MaxOutputBytes: 1})
+			_, err := r.client.Exec(context.Background(), fmt.Sprint("ws", i), "sb", api.ExecRequest{InvocationID: fmt.Sprint("i", i), Argv: []string{"x"}, TimeoutMs: 60_000, MaxOutputBytes: 1})
 			done <- err
 		}()
 	}
@@ -228,4 +230,108 @@ func TestSlowHeadersOfACaller(t *testing.T) {
 	}
 	say(t, known, "GET /v1/health HTTP/1.1\r\nHost: w\r\nX: ")
 	ended(t, known)
+}
+
+// TestUsedCapabilityProvesNothing: what was good once, or could not be used up, leaves its connection a
+// stranger's, which gets one answer.
+func TestUsedCapabilityProvesNothing(t *testing.T) {
+	for name, tt := range map[string]struct {
+		consume error
+		code    api.Code
+	}{
+		"used":      {state.ErrReplay, api.CapabilityReplay},
+		"ended":     {state.ErrExpired, api.CapabilityExpired},
+		"no room":   {state.ErrExhausted, api.NonceStoreExhausted},
+		"not known": {errors.New("disk"), api.Unavailable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, tweak{forgetful: true})
+			req := client.RawRequest{Op: api.OpGet, Method: "GET", Target: "/v1/sandboxes/sb", WorkspaceID: "ws", SandboxID: "sb"}
+			token := r.mint(req)
+			r.nonces.set(func() error { return tt.consume })
+			c := r.dial()
+			say(t, c, "GET "+req.Target+" HTTP/1.1\r\nHost: w\r\nAuthorization: Bearer "+token+"\r\n\r\n")
+			refusal(t, c, tt.code)
+			if n := r.fake.count(); n != 0 {
+				t.Errorf("%d calls", n)
+			}
+		})
+	}
+}
+
+// TestStrangersTimeEndsDuringTheCommit: the capability may be used up by then, so its caller is served;
+// when it was not, the connection ends with its request.
+func TestStrangersTimeEndsDuringTheCommit(t *testing.T) {
+	for name, consume := range map[string]error{"good": nil, "used": state.ErrReplay} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, tweak{forgetful: true})
+			req := client.RawRequest{Op: api.OpGet, Method: "GET", Target: "/v1/sandboxes/sb", WorkspaceID: "ws", SandboxID: "sb"}
+			token := r.mint(req)
+			r.nonces.set(func() error {
+				r.server.connections.expireAll()
+				return consume
+			})
+			c := r.dial()
+			say(t, c, "GET "+req.Target+" HTTP/1.1\r\nHost: w\r\nAuthorization: Bearer "+token+"\r\n\r\n")
+			if consume != nil {
+				ended(t, c)
+				return
+			}
+			if res := answer(t, c); res.StatusCode != http.StatusOK {
+				t.Error(res.Status)
+			}
+			say(t, c, healthz)
+			if res := answer(t, c); res.StatusCode != http.StatusNoContent {
+				t.Errorf("the next request: %s", res.Status)
+			}
+		})
+	}
+}
+
+// TestWorkspaceHasHalfOfThePlaces: beyond that its requests are refused with their capabilities unused,
+// and others are served. Streams of one connection count once.
+func TestWorkspaceHasHalfOfThePlaces(t *testing.T) {
+	r := newRig(t, tweak{connections: 4})
+	entered, leave := make(chan struct{}, 8), make(chan struct{})
+	r.fake.onExec = func(_ context.Context, req api.ExecRequest) (api.ExecResult, error) {
+		entered <- struct{}{}
+		<-leave
+		zero := 0
+		return api.ExecResult{InvocationID: req.InvocationID, ExitCode: &zero}, nil
+	}
+	f := r.framed()
+	f.exec(r, 0)
+	f.exec(r, 1)
+	done := make(chan error, 1)
+	go func() {
+		_, err := r.client.Exec(context.Background(), "ws", "sb", api.ExecRequest{InvocationID: "i", Argv: []string{"x"}, TimeoutMs: 60_000, MaxOutputBytes: 1})
+		done <- err
+	}()
+	for range 3 {
+		<-entered
+	}
+	of := func(ws string) client.RawRequest {
+		return client.RawRequest{Op: api.OpGet, Method: "GET", Target: "/v1/sandboxes/sb", WorkspaceID: ws, SandboxID: "sb"}
+	}
+	again := of("ws")
+	again.Token = r.mint(again)
+	if res := r.raw(again); res.Code != api.Unavailable {
+		t.Errorf("a third connection: got %d %s", res.Status, res.Code)
+	}
+	if res := r.raw(of("other")); res.Status != http.StatusOK {
+		t.Errorf("another workspace: got %d %s", res.Status, res.Code)
+	}
+	close(leave)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	p := r.server.connections
+	eventually(t, "connections stay counted", func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return len(p.busyOf) == 0
+	})
+	if res := r.raw(again); res.Status != http.StatusOK {
+		t.Errorf("the same capability afterwards: got %d %s", res.Status, res.Code)
+	}
 }

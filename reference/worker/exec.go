@@ -15,11 +15,11 @@ import (
 // exec answers both forms of one request: the buffered outcome, or a stream of lines. The form is no
 // part of the request's identity: a repetition may ask for the other one.
 func (s *Server) exec(x *exchange, c call) error {
-	b, err := body(x.w, x.r, x.claims)
-	if err != nil {
+	var req api.ExecRequest
+	err := s.body(x, func(b []byte) (err error) {
+		req, err = api.DecodeExec(b)
 		return err
-	}
-	req, err := api.DecodeExec(b)
+	})
 	if err != nil {
 		return err
 	}
@@ -31,6 +31,13 @@ func (s *Server) exec(x *exchange, c call) error {
 	if err != nil {
 		return api.E(api.RequestInvalid, err)
 	}
+	// Before the claim: a refusal later would lose the outcome of a secret-bearing invocation, and end
+	// a command of a stream. Its output stays in memory until the caller has taken it.
+	give, err := s.outputs.take(x.claims.WorkspaceID, req.MaxOutputBytes)
+	if err != nil {
+		return err
+	}
+	defer give()
 	// A caller that goes away ends its invocation, and so does the second half of a drain.
 	peer, stop := whilePeer(x.r.Context())
 	defer stop()
@@ -42,7 +49,7 @@ func (s *Server) exec(x *exchange, c call) error {
 		if err != nil {
 			return err
 		}
-		return x.answerExec(res)
+		return x.answerResult(&res, &res)
 	}
 	run, err := s.o.Sessions.Start(ctx, x.claims.WorkspaceID, c.sandbox, req, digest)
 	if err != nil {
@@ -72,7 +79,7 @@ func wantsStream(h http.Header) (bool, error) {
 
 // cancel answers the outcome of an invocation once it has ended.
 func (s *Server) cancel(x *exchange, c call) error {
-	if err := noBody(x.w, x.r, x.claims); err != nil {
+	if err := noBody(x); err != nil {
 		return err
 	}
 	ctx, stop := context.WithTimeout(x.r.Context(), disposeTimeout)
@@ -86,13 +93,21 @@ func (s *Server) cancel(x *exchange, c call) error {
 	}
 	if res.Error != nil {
 		res.Error.RequestID = x.id
+		return x.answer(http.StatusOK, res)
 	}
-	return x.answer(http.StatusOK, res)
+	result := *res.Result // the outcome is kept as it is, for the next one who asks
+	give, err := s.outputs.take(x.claims.WorkspaceID, int64(len(result.Stdout)+len(result.Stderr)))
+	if err != nil {
+		return err
+	}
+	defer give()
+	res.Result = &result
+	return x.answerResult(res, &result)
 }
 
 // renew begins the idle time of a sandbox again.
 func (s *Server) renew(x *exchange, c call) error {
-	if err := noBody(x.w, x.r, x.claims); err != nil {
+	if err := noBody(x); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(x.r.Context(), fsTimeout)

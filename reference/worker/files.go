@@ -5,7 +5,6 @@ package worker
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"hash"
@@ -23,26 +22,41 @@ import (
 const transferChunk = 64 << 10
 
 func (s *Server) fs(x *exchange, c call) error {
-	b, err := body(x.w, x.r, x.claims)
-	if err != nil {
+	var fc api.FSCall
+	err := s.body(x, func(b []byte) (err error) {
+		fc, err = api.DecodeFS(b)
 		return err
-	}
-	fc, err := api.DecodeFS(b)
+	})
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(x.r.Context(), fsTimeout)
 	defer cancel()
-	ctx, files, release, err := s.o.OpenFiles(ctx, x.claims.WorkspaceID, c.sandbox)
+	ctx, files, release, err := s.openFiles(ctx, x, c)
 	if err != nil {
 		return err
 	}
+	// Until the answer is written: a page of a list is the largest that there is besides output.
 	defer release()
 	res, err := runFS(ctx, files, fc)
 	if err != nil {
 		return err
 	}
 	return x.answer(http.StatusOK, res)
+}
+
+// openFiles gives the workspace for one operation, within the bounds of those in progress.
+func (s *Server) openFiles(ctx context.Context, x *exchange, c call) (context.Context, Files, func(), error) {
+	give, err := s.fileOps.take(x.claims.WorkspaceID, 1)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	ctx, files, release, err := s.o.OpenFiles(ctx, x.claims.WorkspaceID, c.sandbox)
+	if err != nil {
+		give()
+		return nil, nil, nil, err
+	}
+	return ctx, files, func() { release(); give() }, nil
 }
 
 func runFS(ctx context.Context, files Files, fc api.FSCall) (res api.FSResponse, err error) {
@@ -76,7 +90,7 @@ func runFS(ctx context.Context, files Files, fc api.FSCall) (res api.FSResponse,
 }
 
 func (s *Server) read(x *exchange, c call) error {
-	if err := noBody(x.w, x.r, x.claims); err != nil {
+	if err := noBody(x); err != nil {
 		return err
 	}
 	fc, err := api.DecodeFileQuery(c.query, false)
@@ -85,7 +99,7 @@ func (s *Server) read(x *exchange, c call) error {
 	}
 	ctx, cancel := context.WithTimeout(x.r.Context(), transferTimeout)
 	defer cancel()
-	ctx, files, release, err := s.o.OpenFiles(ctx, x.claims.WorkspaceID, c.sandbox)
+	ctx, files, release, err := s.openFiles(ctx, x, c)
 	if err != nil {
 		return err
 	}
@@ -120,7 +134,7 @@ func (s *Server) write(x *exchange, c call) error {
 	}
 	ctx, cancel := context.WithTimeout(x.r.Context(), transferTimeout)
 	defer cancel()
-	ctx, files, release, err := s.o.OpenFiles(ctx, x.claims.WorkspaceID, c.sandbox)
+	ctx, files, release, err := s.openFiles(ctx, x, c)
 	if err != nil {
 		return err
 	}
@@ -128,7 +142,7 @@ func (s *Server) write(x *exchange, c call) error {
 	rc := http.NewResponseController(x.w)
 	src := &deadlined{read: x.r.Body.Read, set: rc.SetReadDeadline, limit: s.stall, ctx: ctx}
 	defer context.AfterFunc(ctx, src.cut)()
-	in := &signedBody{src: src, sum: sha256.New(), want: x.claims.Digest}
+	in := &signedBody{src: src, sum: sha256.New(), want: x.claims.Digest, trailers: func() bool { return len(x.r.Trailer) != 0 }}
 	size, digest, err := files.Write(ctx, fc, in, x.claims.Digest)
 	if err != nil {
 		return errors.Join(in.refusal, err) // the reason first: it decides the code
@@ -139,13 +153,14 @@ func (s *Server) write(x *exchange, c call) error {
 	return x.answer(http.StatusOK, api.WriteResponse{Size: size, Digest: digest})
 }
 
-// signedBody ends in io.EOF only when what was read is what was signed.
+// signedBody ends in io.EOF only when what was read is what was signed, and nothing came behind it.
 type signedBody struct {
-	src     io.Reader
-	sum     hash.Hash
-	want    string
-	whole   bool
-	refusal error
+	src      io.Reader
+	sum      hash.Hash
+	want     string
+	trailers func() bool // whether there are some; at the end, since not all are announced
+	whole    bool
+	refusal  error
 }
 
 func (b *signedBody) Read(p []byte) (int, error) {
@@ -157,18 +172,16 @@ func (b *signedBody) Read(p []byte) (int, error) {
 	switch {
 	case err == nil:
 		return n, nil
+	case errors.Is(err, io.EOF) && b.trailers():
+		b.refusal = errTrailers
 	case errors.Is(err, io.EOF):
-		if api.DigestPrefix+hex.EncodeToString(b.sum.Sum(nil)) == b.want {
+		if digestText(b.sum) == b.want {
 			b.whole = true
 			return n, io.EOF
 		}
 		b.refusal = api.E(api.Unauthenticated, errors.New("body is not the one that was signed"))
 	default:
-		var e *api.Error
-		if !errors.As(err, &e) { // the sandbox's end is one
-			err = api.E(api.RequestInvalid, fmt.Errorf("read body: %w", err))
-		}
-		b.refusal = err
+		b.refusal = bodyError(err) // the sandbox's end has a code, and the end of the operation's time
 	}
 	return n, b.refusal
 }
@@ -195,12 +208,21 @@ func (d *deadlined) move(to time.Time) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.ctx.Err() != nil {
-		return context.Cause(d.ctx)
+		return d.ended()
 	}
 	if err := d.set(to); err != nil {
 		return fmt.Errorf("set deadline: %w", err)
 	}
 	return nil
+}
+
+// ended says why ctx has ended. A deadline that has passed there is the API's own, not a caller's fault.
+func (d *deadlined) ended() error {
+	cause := context.Cause(d.ctx)
+	if errors.Is(cause, context.DeadlineExceeded) {
+		return api.E(api.Timeout, cause)
+	}
+	return cause
 }
 
 func (d *deadlined) step(f func([]byte) (int, error), p []byte) (int, error) {
@@ -209,7 +231,7 @@ func (d *deadlined) step(f func([]byte) (int, error), p []byte) (int, error) {
 	}
 	n, err := f(p)
 	if err != nil && !errors.Is(err, io.EOF) && d.ctx.Err() != nil {
-		err = fmt.Errorf("%w: %w", context.Cause(d.ctx), err)
+		err = fmt.Errorf("%w: %w", d.ended(), err)
 	}
 	return n, err
 }

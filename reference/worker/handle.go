@@ -83,7 +83,7 @@ func (s *Server) guard(x *exchange) (c call, err error) {
 	if x.claims, err = s.verify(x.r, c); err != nil {
 		return c, err
 	}
-	leave, err := claim(x.r.Context())
+	leave, err := claim(x.r.Context(), x.claims.WorkspaceID)
 	if err != nil {
 		return c, err
 	}
@@ -91,12 +91,8 @@ func (s *Server) guard(x *exchange) (c call, err error) {
 	if err := s.consume(x.r, x.claims); err != nil {
 		return c, err
 	}
+	prove(x.r.Context())
 	x.admitted = true
-	drop, err := s.hold(x.r, c.op)
-	if err != nil {
-		return c, err
-	}
-	defer drop()
 	return c, s.dispatch(x, c)
 }
 
@@ -140,7 +136,7 @@ func (s *Server) self() api.Health {
 }
 
 func (s *Server) health(x *exchange) error {
-	if err := noBody(x.w, x.r, x.claims); err != nil {
+	if err := noBody(x); err != nil {
 		return err
 	}
 	h := s.self()
@@ -153,19 +149,16 @@ func (s *Server) health(x *exchange) error {
 }
 
 func (s *Server) create(x *exchange) error {
-	b, err := body(x.w, x.r, x.claims)
-	if err != nil {
+	var req api.CreateRequest
+	err := s.body(x, func(b []byte) (err error) {
+		req, err = api.DecodeCreate(b, s.o.Health.Limits.ResourceCeilings)
 		return err
-	}
-	req, err := api.DecodeCreate(b, s.o.Health.Limits.ResourceCeilings)
+	})
 	if err != nil {
 		return err
 	}
 	if req.WorkspaceID != x.claims.WorkspaceID {
 		return api.E(api.AuthorizedWorkspaceRequired, errors.New("create names another workspace"))
-	}
-	if h := s.self(); req.Expected.CohortID != h.CohortID || req.Expected.PinsDigest != h.PinsDigest {
-		return api.E(api.Unqualified, errors.New("the caller expects another cohort or other pins"))
 	}
 	digest, err := api.CanonicalDigest(req)
 	if err != nil {
@@ -189,7 +182,7 @@ func (s *Server) create(x *exchange) error {
 }
 
 func (s *Server) get(x *exchange, c call) error {
-	if err := noBody(x.w, x.r, x.claims); err != nil {
+	if err := noBody(x); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(x.r.Context(), fsTimeout)
@@ -202,7 +195,7 @@ func (s *Server) get(x *exchange, c call) error {
 }
 
 func (s *Server) dispose(x *exchange, c call) error {
-	if err := noBody(x.w, x.r, x.claims); err != nil {
+	if err := noBody(x); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(x.r.Context(), disposeTimeout)
@@ -214,7 +207,7 @@ func (s *Server) dispose(x *exchange, c call) error {
 }
 
 func (s *Server) purge(x *exchange, c call) error {
-	if err := noBody(x.w, x.r, x.claims); err != nil {
+	if err := noBody(x); err != nil {
 		return err
 	}
 	if c.workspace != x.claims.WorkspaceID {
@@ -249,12 +242,12 @@ func (x *exchange) answer(status int, v any) error {
 	return nil
 }
 
-// answerExec is answer for the result of a command, whose output is never in memory a second time: it
-// is encoded piece by piece on its way out.
-func (x *exchange) answerExec(res api.ExecResult) error {
+// answerResult is answer for v, which holds res, the result of a command, whose output is never in
+// memory a second time: it is encoded piece by piece on its way out. res is emptied.
+func (x *exchange) answerResult(v any, res *api.ExecResult) error {
 	outputs := [][]byte{res.Stdout, res.Stderr}
 	res.Stdout, res.Stderr = nil, nil
-	b, err := strictjson.Marshal(res)
+	b, err := strictjson.Marshal(v)
 	if err != nil {
 		return err
 	}

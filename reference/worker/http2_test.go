@@ -261,6 +261,10 @@ func TestHTTP2Targets(t *testing.T) {
 			t.Errorf("signed %s, sent %s: got %s, want %s", tt.signed, tt.sent, code, tt.code)
 		}
 	}
+	token := r.mint(client.RawRequest{Op: api.OpGet, Method: "OPTIONS", Target: "*", WorkspaceID: "ws", SandboxID: "sb"})
+	if code := f.code(f.open(f.block("OPTIONS", "*", token), true)); code != api.RequestInvalid {
+		t.Errorf("OPTIONS *: got %q", code)
+	}
 	for _, target := range []string{"//v1/sandboxes/sb", "/v1/sandboxes/x/../sb", "/v1/sandboxes/%2e/sb", "/v1/sandboxes/s%62", "/v1/sandboxes/sb?", "/v1/sandboxes/sb#x", "/v1/sandboxes/sb/"} {
 		token := r.mint(client.RawRequest{Op: api.OpGet, Method: "GET", Target: target, WorkspaceID: "ws", SandboxID: "sb"})
 		if code := f.code(f.open(f.block("GET", target, token), true)); code != api.RequestInvalid {

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"hash"
 	"io"
 	"os"
 	"path/filepath"
@@ -135,5 +136,8 @@ func digestOf(r io.Reader) (string, error) {
 	if _, err := io.Copy(sum, r); err != nil {
 		return "", fmt.Errorf("digest: %w", err)
 	}
-	return api.DigestPrefix + hex.EncodeToString(sum.Sum(nil)), nil
+	return digestText(sum), nil
 }
+
+// digestText is the digest of what sum has seen, as the wire writes it.
+func digestText(sum hash.Hash) string { return api.DigestPrefix + hex.EncodeToString(sum.Sum(nil)) }

@@ -28,7 +28,7 @@ func Listen(ctx context.Context, path string) (net.Listener, error) {
 		d := net.Dialer{Timeout: time.Second}
 		c, err := d.DialContext(ctx, "unix", path)
 		if err == nil {
-			return nil, errors.Join(fmt.Errorf("%s is in use", path), c.Close())
+			return nil, errors.Join(fmt.Errorf("%s is in use: %w", path, unix.EADDRINUSE), c.Close())
 		}
 		if !errors.Is(err, unix.ECONNREFUSED) {
 			return nil, fmt.Errorf("probe socket: %w", err)

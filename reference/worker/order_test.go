@@ -98,11 +98,6 @@ func TestOrderOfChecks(t *testing.T) {
 			t.Errorf("purge: %s", res.Code)
 		}
 	})
-	t.Run("expectation before session", func(t *testing.T) {
-		if res := r.raw(r.createRaw("ws", strings.Replace(string(good), hexOf("d"), hexOf("0"), 1))); res.Code != api.Unqualified {
-			t.Errorf("got %s", res.Code)
-		}
-	})
 	if n := r.fake.count(); n != 0 {
 		t.Errorf("%d calls reached the session: %v", n, r.fake.calls)
 	}

@@ -28,11 +28,13 @@ type conn struct {
 	raw      net.Conn
 	pool     *connections
 
-	busy     int         // guarded by pool.mu; requests with a valid capability
-	known    bool        // guarded by pool.mu; had one
-	gone     bool        // guarded by pool.mu; put out, or closed
-	since    time.Time   // guarded by pool.mu; of its arrival, or of the end of its last request
-	stranger *time.Timer // ends it if it proves nothing
+	busy     int            // guarded by pool.mu; requests with a valid capability
+	busyOf   map[string]int // guarded by pool.mu; the same by workspace
+	known    bool           // guarded by pool.mu; had one that was used up by it
+	overdue  bool           // guarded by pool.mu; a stranger's time is over
+	gone     bool           // guarded by pool.mu; put out, or closed
+	since    time.Time      // guarded by pool.mu; of its arrival, or of the end of its last request
+	stranger *time.Timer    // ends it if it proves nothing
 
 	limit   atomic.Int64 // bytes that may still be read
 	in, out stopwatch    // of the time that the worker waits for the peer
@@ -176,16 +178,23 @@ func (s *Server) begin(x *exchange) error {
 	return err
 }
 
-// claim marks the request's connection busy, until the returned function is called.
-func claim(ctx context.Context) (func(), error) {
+// claim marks the request's connection busy with workspace, until the returned function is called.
+func claim(ctx context.Context, workspace string) (func(), error) {
 	c := connOf(ctx)
 	if c == nil {
 		return func() {}, nil
 	}
-	if !c.pool.enter(c) {
-		return nil, errPeerLeft
+	if err := c.pool.enter(c, workspace); err != nil {
+		return nil, err
 	}
-	return func() { c.pool.leave(c) }, nil
+	return func() { c.pool.leave(c, workspace) }, nil
+}
+
+// prove makes the request's connection known.
+func prove(ctx context.Context) {
+	if c := connOf(ctx); c != nil {
+		c.pool.prove(c)
+	}
 }
 
 // whilePeer returns a context that ends when the peer closes its connection or its sending

@@ -14,8 +14,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/semaphore"
-
 	"github.com/hallmark-sandbox/hallmark/reference/api"
 	"github.com/hallmark-sandbox/hallmark/reference/capability"
 )
@@ -40,10 +38,12 @@ const DefaultConnections = 128
 // Bounds that PROTOCOL.md leaves to the transport.
 const (
 	maxParsedHeaderBytes = 2 * api.MaxHeaderBytes
-	maxStreams           = 32 // of one HTTP/2 connection at once
-	// maxHeldBytes bounds the JSON bodies of all requests in progress, each as long as it is
-	// announced: without it HTTP/2 would multiply streams by bodies. 64 of the largest.
-	maxHeldBytes = 64 * api.MaxRequestBytes
+	maxStreams           = 32        // of one HTTP/2 connection at once
+	receiveBuffer        = 256 << 10 // bytes of bodies of one HTTP/2 connection that are not read yet
+	// maxBodyBytes bounds the JSON bodies that are being read and decoded, each as long as it is
+	// announced, or has come: without it HTTP/2 would multiply streams by bodies. 64 of the largest.
+	maxBodyBytes             = 64 * api.MaxRequestBytes
+	maxBodyBytesPerWorkspace = maxBodyBytes / 4
 )
 
 // Sessions is the worker's view of the lifecycle; [Lifecycle] makes one of a *session.Manager. All methods are safe
@@ -129,7 +129,9 @@ type Server struct {
 	lines     lineBudget // of the log, for requests without a capability
 
 	connections *connections
-	held        *semaphore.Weighted // bytes of JSON bodies
+	bodies      *shares // bytes of JSON bodies
+	outputs     *shares // bytes of the output of commands that run, or whose answer is being written
+	fileOps     *shares // file operations
 
 	leaving context.Context // ends when a drain begins
 	leave   context.CancelFunc
@@ -160,7 +162,10 @@ func New(o Options) (*Server, error) {
 	}
 	s := &Server{
 		o: o, stall: bodyTimeout, heartbeat: heartbeatEvery, patience: answerTimeout,
-		connections: newConnections(int(h.Limits.Connections)), held: semaphore.NewWeighted(maxHeldBytes),
+		connections: newConnections(int(h.Limits.Connections)),
+		bodies:      newShares("bytes of requests", maxBodyBytes, maxBodyBytesPerWorkspace),
+		outputs:     outputShares(h.Limits),
+		fileOps:     newShares("file operations", maxFileOps, maxFileOpsPerWorkspace),
 	}
 	s.leaving, s.leave = context.WithCancel(context.Background())
 	s.ending, s.end = context.WithCancel(context.Background())
@@ -204,12 +209,14 @@ func (s *Server) Serve(ctx context.Context, drain time.Duration, ls ...net.Liste
 		return errors.New("serve: no listener")
 	}
 	hs := &http.Server{
-		Handler:           s,
-		ConnContext:       s.connContext,
-		ConnState:         connState,
-		Protocols:         protocols(),
-		ReadHeaderTimeout: headerTimeout,
-		IdleTimeout:       idleTimeout,
+		Handler:     s,
+		ConnContext: s.connContext,
+		ConnState:   connState,
+		Protocols:   protocols(),
+		// It would answer OPTIONS * with a 200 that is no answer of the API.
+		DisableGeneralOptionsHandler: true,
+		ReadHeaderTimeout:            headerTimeout,
+		IdleTimeout:                  idleTimeout,
 		// The bound of the wire is checked by us, below this one. HTTP/2 counts 32 bytes for
 		// each field (RFC 9113, section 6.5.2), and answers 431 by itself beyond it.
 		MaxHeaderBytes: maxParsedHeaderBytes,
@@ -218,7 +225,7 @@ func (s *Server) Serve(ctx context.Context, drain time.Duration, ls ...net.Liste
 			MaxDecoderHeaderTableSize:     4 << 10,
 			MaxReadFrameSize:              16 << 10,
 			MaxReceiveBufferPerStream:     64 << 10,
-			MaxReceiveBufferPerConnection: 256 << 10,
+			MaxReceiveBufferPerConnection: receiveBuffer,
 			SendPingTimeout:               idleTimeout, // a peer that is gone without a word
 			PingTimeout:                   headerTimeout,
 			WriteByteTimeout:              answerTimeout,

@@ -84,6 +84,7 @@ type tlsFiles struct {
 	mu   sync.Mutex
 	text []byte      // guarded by mu; of the three files, as last tried
 	cfg  *tls.Config // guarded by mu; the last good one
+	told string      // guarded by mu; what is wrong with them, as the log has it; strangers cause handshakes
 }
 
 // current reads the files, which are small, rather than trust their times: a replacement within
@@ -115,10 +116,11 @@ func (f *tlsFiles) current(ctx context.Context) (*tls.Config, error) {
 	}
 	switch {
 	case err == nil:
-		f.cfg = cfg
+		f.cfg, f.told = cfg, ""
 	case f.cfg == nil:
 		return nil, fmt.Errorf("TLS files: %w", err)
-	default:
+	case f.told != err.Error():
+		f.told = err.Error()
 		f.log.WarnContext(ctx, "TLS files cannot be used, the last good ones stay", "err", err)
 	}
 	f.text = text

@@ -321,13 +321,16 @@ func TestTLSFilesAreReadAgain(t *testing.T) {
 		},
 		"another key's": func() { c, _ := s.ca.leaf(named("worker.test")); writeFile(t, s.tls.Certificate, c) },
 	} {
+		s.log.reset()
 		damage()
-		if got := serial(); got.Cmp(second) != 0 {
-			t.Errorf("%s: another certificate is shown", name)
+		for range 3 { // anybody can cause handshakes
+			if got := serial(); got.Cmp(second) != 0 {
+				t.Errorf("%s: another certificate is shown", name)
+			}
 		}
-	}
-	if !strings.Contains(s.log.String(), "the last good ones stay") {
-		t.Error("the log does not say that the files cannot be used")
+		if n := strings.Count(s.log.String(), "the last good ones stay"); n != 1 {
+			t.Errorf("%s: the log says %d times that the files cannot be used", name, n)
+		}
 	}
 	writeFile(t, s.tls.Certificate, good)
 	if err := os.Chmod(s.tls.Key, 0o644); err != nil {

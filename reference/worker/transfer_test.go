@@ -47,13 +47,19 @@ func (r *rig) sendHead(req client.RawRequest, fields string, length int, head st
 // endSandbox ends the sandbox of the file operation that has been opened.
 func (r *rig) endSandbox() {
 	r.t.Helper()
+	r.endFiles(api.E(api.SandboxExpired, errors.New("lease ended")))
+}
+
+// endFiles ends the file operation that has been opened for cause.
+func (r *rig) endFiles(cause error) {
+	r.t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
 		r.fake.mu.Lock()
 		end := r.fake.end
 		r.fake.mu.Unlock()
 		if end != nil {
 			time.Sleep(100 * time.Millisecond) // into the transfer; the result is the same before it
-			end(api.E(api.SandboxExpired, errors.New("lease ended")))
+			end(cause)
 			return
 		}
 		if time.Now().After(deadline) {
@@ -81,6 +87,51 @@ func TestSlowUploadEndsWithItsSandbox(t *testing.T) {
 	}
 	if len(r.fake.files) != 0 {
 		t.Errorf("stored %q", r.fake.files)
+	}
+}
+
+// TestUploadBeyondItsTime: the deadline of the operation is the API's own.
+func TestUploadBeyondItsTime(t *testing.T) {
+	r := newRig(t, tweak{})
+	c := r.send(client.RawRequest{Op: api.OpWrite, Method: "PUT", Target: "/v1/sandboxes/sb/files?mode=create&path=a", WorkspaceID: "ws", SandboxID: "sb", Body: []byte("whole")}, 5, "wh")
+	r.endFiles(context.DeadlineExceeded)
+	res := answer(t, c)
+	b, err := io.ReadAll(res.Body)
+	if e := api.DecodeError(res.StatusCode, b); err != nil || e.Code != api.Timeout {
+		t.Errorf("got %d %s, %v", res.StatusCode, b, err)
+	}
+	if len(r.fake.files) != 0 {
+		t.Errorf("stored %q", r.fake.files)
+	}
+}
+
+// TestUploadWithTrailers: what comes behind the body is covered by no capability, announced or not.
+func TestUploadWithTrailers(t *testing.T) {
+	r := newRig(t, tweak{})
+	req := client.RawRequest{Op: api.OpWrite, Method: "PUT", Target: "/v1/sandboxes/sb/files?mode=create&path=a", WorkspaceID: "ws", SandboxID: "sb", Body: []byte("whole")}
+	for name, tt := range map[string]struct {
+		field, trailer string
+		want           api.Code
+	}{
+		"announced":     {"Trailer: X-T\r\n", "X-T: 1\r\n", api.RequestInvalid},
+		"not announced": {"", "X-T: 1\r\n", api.RequestInvalid},
+		"none":          {"", "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := r.dial()
+			say(t, c, "PUT "+req.Target+" HTTP/1.1\r\nHost: w\r\nAuthorization: Bearer "+r.mint(req)+"\r\n"+tt.field+"Transfer-Encoding: chunked\r\n\r\n5\r\nwhole\r\n0\r\n"+tt.trailer+"\r\n")
+			if tt.want != "" {
+				refusal(t, c, tt.want)
+			} else if res := answer(t, c); res.StatusCode != http.StatusOK {
+				t.Error(res.Status)
+			}
+			r.fake.mu.Lock()
+			defer r.fake.mu.Unlock()
+			if _, stored := r.fake.files["a"]; stored != (tt.want == "") {
+				t.Errorf("stored: %t", stored)
+			}
+			delete(r.fake.files, "a")
+		})
 	}
 }
 

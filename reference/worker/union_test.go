@@ -59,6 +59,7 @@ var ours = map[string]struct {
 	"credential.ErrUnsafe":      {credential.ErrUnsafe, api.Unavailable},
 	"credential.Reason":         {credential.Reason("reason"), api.Unavailable},
 	"engine.ErrLaunch":          {engine.ErrLaunch, api.Unavailable},
+	"engine.ErrNoAnswer":        {engine.ErrNoAnswer, api.Unavailable},
 	"engine.ErrNoImage":         {engine.ErrNoImage, api.Unavailable},
 	"engine.ErrNotCreated":      {engine.ErrNotCreated, api.Unavailable},
 	"engine.ErrNotRunning":      {engine.ErrNotRunning, api.Unavailable},

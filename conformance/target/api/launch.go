@@ -41,7 +41,7 @@ type launched struct {
 // Times of a launched worker.
 const (
 	readyTimeout = 90 * time.Second // start-up reconcile included
-	drainTimeout = 60 * time.Second // SIGTERM to exit: it retires every sandbox
+	drainTimeout = 75 * time.Second // SIGTERM to exit: 30 s for requests, 30 s for sandboxes
 )
 
 // workerConfig is the file of `hallmark-worker serve --config`, as far as a qualification
