@@ -49,12 +49,18 @@ func Invoke() error {
 	signal.Notify(k.children, unix.SIGCHLD)
 	signal.Notify(k.term, unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGPIPE) // outlived, not obeyed
 	go k.read()
+	return k.serve()
+}
+
+// serve runs one invocation after another until PID 1 closes the channel.
+func (k *keeper) serve() error {
 	for f := range k.requests {
 		if f.Type != control.Exec && f.Type != control.ExecSecret {
 			continue // a cancel that crossed its outcome
 		}
 		s, err := control.ParseSpawn(f.Type, f.Payload)
 		if err != nil {
+			clear(f.Payload) // it may hold a secret
 			return err
 		}
 		k.run(f.Request, &s)
@@ -112,6 +118,7 @@ type invocation struct {
 }
 
 func (k *keeper) run(request uint64, s *control.Spawn) {
+	defer clear(s.Secret) // however this ends
 	k.current = request
 	spawnFailed := func(step control.Step, e syscall.Errno) {
 		k.emit(control.Frame{Type: control.SpawnFailed, Payload: control.EncodeSpawnFailed(step, uint32(e))})
