@@ -19,8 +19,13 @@
 //
 // A keeper is the parent of every orphan of its invocation, whatever the tenant does with
 // sessions and double forks. So "no descendant is left" is one answer of the kernel: ECHILD from
-// wait4(-1). A keeper that has proven this is used again; any other is killed, what it leaves
+// wait4(-1). Not every kernel keeps that promise: runsc gives orphans to PID 1 once a tenant has cleared the
+// subreaper's mark of a process above them, and to nobody when a pid namespace of the tenant's ends.
+// So PID 1 looks for such strays itself before it passes a proven outcome on, and kills them. A keeper that has
+// proven its end is used again; any other is killed, what it leaves
 // behind falls to PID 1 and is killed there, and the invocation is reported lost or unproven.
+//
+// The engine may run helpers as root here. What it would run as the tenant is a stray.
 //
 // # End of an invocation
 //

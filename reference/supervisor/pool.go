@@ -30,8 +30,7 @@ type pool struct {
 
 // handle is PID 1's side of one keeper.
 type handle struct {
-	pid  int
-	gone <-chan struct{}
+	*child
 	conn net.Conn
 	send sync.Mutex
 }
@@ -97,12 +96,12 @@ func (p *pool) put(h *handle, clean bool) {
 	if clean {
 		return
 	}
-	p.reaper.kill(h.pid)
+	p.reaper.kill(h.child)
 	select {
 	case <-h.gone:
 	case <-time.After(KillWithin):
 	}
-	p.reaper.sweep()
+	p.reaper.sweep(KillWithin)
 }
 
 func (p *pool) spawn() (*handle, error) {
@@ -118,7 +117,7 @@ func (p *pool) spawn() (*handle, error) {
 		return nil, fmt.Errorf("open channel: %w", err)
 	}
 	// Standard streams: nothing to read, PID 1's own stderr for what a dying runtime says.
-	pid, gone, err := p.reaper.start([]string{Binary, "invoke"}, []string{"GOMAXPROCS=1"},
+	c, err := p.reaper.start([]string{Binary, "invoke"}, []string{"GOMAXPROCS=1"},
 		[]uintptr{0, 1, 2, uintptr(sp[1])})
 	unix.Close(sp[1])
 	if err != nil {
@@ -126,7 +125,7 @@ func (p *pool) spawn() (*handle, error) {
 		return nil, err
 	}
 	p.audit.count("keepers", 1)
-	return &handle{pid: pid, gone: gone, conn: conn}, nil
+	return &handle{child: c, conn: conn}, nil
 }
 
 func (h *handle) write(f control.Frame) error {

@@ -169,7 +169,7 @@ func (s *server) invoke(ctx context.Context, conn *control.Conn, exec control.Fr
 	}
 	s.audit.count("invocations", 1)
 	ended, gaveUp := make(chan struct{}), make(chan bool)
-	go func() { gaveUp <- s.giveUp(ctx, h.pid, timeout, ended) }()
+	go func() { gaveUp <- s.giveUp(ctx, h.child, timeout, ended) }()
 
 	last := control.Frame{Type: control.Lost}
 	err = h.write(control.Frame{Type: exec.Type, Request: id, Payload: exec.Payload})
@@ -181,9 +181,13 @@ func (s *server) invoke(ctx context.Context, conn *control.Conn, exec control.Fr
 		stop()
 	}
 	close(ended)
+	proven := !<-gaveUp && clean(last)
+	if proven {
+		last, proven = s.swept(last)
+	}
 	// A clean keeper goes back before the outcome leaves, so that the next command finds it; the end of
 	// any other takes time that the worker need not wait.
-	if !<-gaveUp && clean(last) {
+	if proven {
 		s.pool.put(h, true)
 		send(last)
 		return
@@ -194,7 +198,7 @@ func (s *server) invoke(ctx context.Context, conn *control.Conn, exec control.Fr
 
 // giveUp ends a keeper and its tree when it says no end of its invocation in time, counted from the
 // time-out or the cancel. It returns whether it did.
-func (s *server) giveUp(ctx context.Context, keeper int, timeout time.Duration, ended <-chan struct{}) bool {
+func (s *server) giveUp(ctx context.Context, keeper *child, timeout time.Duration, ended <-chan struct{}) bool {
 	const end = Grace + KillWithin + keeperMargin
 	late := time.NewTimer(timeout + end)
 	defer late.Stop()
@@ -225,6 +229,23 @@ func relay(h *handle, send func(control.Frame)) control.Frame {
 		}
 		send(f)
 	}
+}
+
+// swept completes an outcome that the keeper calls proven: the keeper sees its own descendants only, and a
+// kernel may have given one of them to somebody else. The rest is PID 1's to look for, and to count.
+func (s *server) swept(last control.Frame) (_ control.Frame, proven bool) {
+	if last.Type == control.SpawnFailed {
+		return last, true // the tenant had no word
+	}
+	sum, err := control.ParseSummary(last.Payload)
+	if err != nil {
+		return last, false
+	}
+	killed, none := s.pool.reaper.sweep(straysWithin)
+	sum.Killed += killed
+	sum.Proven = none
+	last.Payload = sum.Encode()
+	return last, none
 }
 
 // clean says whether the keeper has proven that nothing is left.

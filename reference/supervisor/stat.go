@@ -72,10 +72,13 @@ func parseStat(pid int, line []byte) (stat, error) {
 	return stat{pid: pid, ppid: ppid, group: group, state: f[0][0], threads: threads, start: start}, nil
 }
 
-// descendants returns the processes below root, parents before children. roots limits the first
-// level; nil takes all of it. The view is not atomic: a link in it is proven by reading it again.
+// descendants returns the processes below root, parents before children. roots, if given, chooses the
+// first level instead, from all processes. The view is not atomic: a link in it is proven by reading it again.
 // After the deadline no more is read: what was found is returned with [errLate].
-func descendants(root int, roots func(pid int) bool, deadline time.Time) ([]stat, error) {
+func descendants(root int, roots func(stat) bool, deadline time.Time) ([]stat, error) {
+	if roots == nil {
+		roots = func(s stat) bool { return s.ppid == root }
+	}
 	d, err := os.Open("/proc")
 	if err != nil {
 		return nil, fmt.Errorf("list processes: %w", err)
@@ -86,6 +89,7 @@ func descendants(root int, roots func(pid int) bool, deadline time.Time) ([]stat
 		return nil, fmt.Errorf("list processes: %w", err)
 	}
 	children := map[int][]stat{}
+	var out []stat
 	var late error
 	for _, name := range names {
 		pid, err := strconv.Atoi(name)
@@ -98,12 +102,9 @@ func descendants(root int, roots func(pid int) bool, deadline time.Time) ([]stat
 		}
 		if s, err := readStat(pid); err == nil {
 			children[s.ppid] = append(children[s.ppid], s)
-		}
-	}
-	var out []stat
-	for _, s := range children[root] {
-		if roots == nil || roots(s.pid) {
-			out = append(out, s)
+			if roots(s) {
+				out = append(out, s)
+			}
 		}
 	}
 	for i := 0; i < len(out); i++ {

@@ -9,11 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tree is every process below root, which is the calling process. Precondition of its methods:
-// nobody reaps children of root while they run, so that the pid of a direct child is its own.
+// tree is every process below root, which is the calling process, or those that roots chooses and all
+// below them. Precondition of its methods: nobody reaps children of root while they run, so that the pid
+// of a direct child is its own.
 type tree struct {
 	root  int
-	roots func(pid int) bool
+	roots func(stat) bool
 }
 
 // signal sends sig to each process of one look at the tree, and returns how many of them could
@@ -32,7 +33,7 @@ func (t tree) signal(sig unix.Signal, skipHalted bool, deadline time.Time) (runn
 	} else if err != nil {
 		return 0, err
 	}
-	proven := map[int]bool{t.root: true}
+	proven := map[int]bool{t.root: true, noParent: true}
 	for _, p := range look {
 		if time.Now().After(deadline) {
 			return running + 1, nil
