@@ -63,8 +63,9 @@
 // # Threads
 //
 // The Go runtime ends a process that cannot get a thread. A tenant at the process limit must not
-// be able to cause that, so each process here makes the threads that it can ever need at start, before any
-// tenant exists.
+// be able to cause that, so each process here makes the threads that it can ever need at its start. PID 1, the bridge
+// and the first two keepers start before any tenant exists. Another keeper may meet the limit and die of it: so it
+// says when it is ready, and until then its end is an error of the spawn.
 //
 // Read next: package control for the frames.
 package supervisor

@@ -23,6 +23,9 @@ import (
 // keeperFD is where PID 1 leaves its end of the channel to a keeper.
 const keeperFD = 3
 
+// keeperReady is the first byte on that channel: the keeper has all that it needs to run a command.
+const keeperReady = 'r'
+
 // Invoke is a keeper: it runs one invocation after another for PID 1, over descriptor 3, and
 // returns when PID 1 closes that. It refuses to run for anybody else.
 func Invoke() error {
@@ -48,6 +51,9 @@ func Invoke() error {
 	}
 	signal.Notify(k.children, unix.SIGCHLD)
 	signal.Notify(k.term, unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGPIPE) // outlived, not obeyed
+	if _, err := k.conn.Write([]byte{keeperReady}); err != nil {
+		return fmt.Errorf("get ready: %w", err)
+	}
 	go k.read()
 	return k.serve()
 }

@@ -26,6 +26,8 @@ const (
 	// straysWithin bounds the sweep before an outcome that is else proven. It comes after what keeperMargin
 	// allows for, and with that ends before control.TerminateWithin.
 	straysWithin = 2 * time.Second
+	// readyWithin bounds the start of a keeper.
+	readyWithin = 5 * time.Second
 	// lookWithin bounds one look at all processes, which under a bomb waits for them with each call.
 	lookWithin = 500 * time.Millisecond
 	// standWithin bounds how long a process group is stopped until all of it stands.

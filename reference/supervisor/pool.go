@@ -104,6 +104,8 @@ func (p *pool) put(h *handle, clean bool) {
 	p.reaper.sweep(KillWithin)
 }
 
+// spawn starts a keeper and waits until it is ready. One that meets a limit of threads or memory before
+// that dies of it: that is EAGAIN, as fork(2) says it.
 func (p *pool) spawn() (*handle, error) {
 	sp, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -125,7 +127,23 @@ func (p *pool) spawn() (*handle, error) {
 		return nil, err
 	}
 	p.audit.count("keepers", 1)
+	if err := awaitReady(conn); err != nil {
+		p.reaper.kill(c)
+		conn.Close()
+		return nil, err
+	}
 	return &handle{child: c, conn: conn}, nil
+}
+
+// awaitReady reads [keeperReady] within [readyWithin].
+func awaitReady(conn net.Conn) error {
+	conn.SetReadDeadline(time.Now().Add(readyWithin))
+	defer conn.SetReadDeadline(time.Time{})
+	var b [1]byte
+	if _, err := conn.Read(b[:]); err != nil {
+		return fmt.Errorf("keeper does not get ready: %w: %w", unix.EAGAIN, err)
+	}
+	return nil
 }
 
 func (h *handle) write(f control.Frame) error {
