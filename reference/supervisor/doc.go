@@ -5,7 +5,7 @@
 // It owns the control socket, the check of peers, every tenant process from its start to the
 // proof of its end, and the bytes that it wrote. It observes the tenant through wait4(2) and
 // /proc only. It never opens a path that the tenant can change, never signals a process that it
-// has not proven to be of the invocation, never waits for a tenant to close a pipe, and never
+// has not proven to be of the invocation, or nobody's, never waits for a tenant to close a pipe, and never
 // lets one connection or invocation hold more than its own slot. A tenant (uid 65532) cannot
 // signal or trace these processes: they keep uid 0.
 //

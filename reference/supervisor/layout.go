@@ -23,9 +23,9 @@ const (
 	Grace = 200 * time.Millisecond
 	// KillWithin bounds the sweeps; after it the cleanup counts as not proven.
 	KillWithin = 5 * time.Second
-	// straysWithin bounds the sweep before an outcome that is else proven. It comes after what keeperMargin
-	// allows for, and with that ends before control.TerminateWithin.
-	straysWithin = 2 * time.Second
+	// straysMargin is what PID 1 may need beyond that for the processes that have left the keeper's tree. The worker
+	// hears the outcome before control.TerminateWithin, still.
+	straysMargin = 1500 * time.Millisecond
 	// readyWithin bounds the start of a keeper.
 	readyWithin = 5 * time.Second
 	// lookWithin bounds one look at all processes, which under a bomb waits for them with each call.

@@ -101,7 +101,7 @@ func (p *pool) put(h *handle, clean bool) {
 	case <-h.gone:
 	case <-time.After(KillWithin):
 	}
-	p.reaper.sweep(KillWithin)
+	p.reaper.sweep(time.Now().Add(KillWithin))
 }
 
 // spawn starts a keeper and waits until it is ready. One that meets a limit of threads or memory before

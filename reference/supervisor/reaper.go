@@ -139,15 +139,16 @@ func ownedBy(pid int, uid uint32) bool {
 	return unix.Stat("/proc/"+strconv.Itoa(pid), &st) == nil && st.Uid == uid
 }
 
-// sweep kills every stray until a look finds none. none says that it did; killed is how many SIGKILL has
+// sweep kills every stray until a look finds none or the deadline passes. none says that it did; killed is how many SIGKILL has
 // ended since a sweep last said so. Strays of an invocation that still runs are killed as well: nobody keeps them.
 //
 // A look that finds none is a proof, though it is not atomic. Of processes that escaped, one is always a child
 // of PID 1, by whatever forks and exits: an orphan becomes one before its parent can be reaped. Who is one
 // when a look begins stays in /proc to its end, as a zombie at least, since nobody is reaped meanwhile. And
 // what is left of an ended pid namespace cannot fork, clone(2).
-func (r *reaper) sweep(within time.Duration) (killed uint64, none bool) {
-	deadline := time.Now().Add(within)
+//
+// Beside a bomb a look may take seconds: each of its system calls waits for the processor like all others.
+func (r *reaper) sweep(deadline time.Time) (killed uint64, none bool) {
 	t := tree{root: os.Getpid(), roots: r.stray}
 	for {
 		r.mu.Lock()

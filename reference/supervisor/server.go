@@ -168,8 +168,13 @@ func (s *server) invoke(ctx context.Context, conn *control.Conn, exec control.Fr
 		return
 	}
 	s.audit.count("invocations", 1)
-	ended, gaveUp := make(chan struct{}), make(chan bool)
-	go func() { gaveUp <- s.giveUp(ctx, h.child, timeout, ended) }()
+	ended, watched := make(chan struct{}), make(chan struct{})
+	var gaveUp bool
+	var by time.Time
+	go func() {
+		defer close(watched)
+		gaveUp, by = s.giveUp(ctx, h.child, timeout, ended)
+	}()
 
 	last := control.Frame{Type: control.Lost}
 	err = h.write(control.Frame{Type: exec.Type, Request: id, Payload: exec.Payload})
@@ -181,9 +186,10 @@ func (s *server) invoke(ctx context.Context, conn *control.Conn, exec control.Fr
 		stop()
 	}
 	close(ended)
-	proven := !<-gaveUp && clean(last)
+	<-watched
+	proven := !gaveUp && clean(last)
 	if proven {
-		last, proven = s.swept(last)
+		last, proven = s.swept(last, by.Add(straysMargin))
 	}
 	// A clean keeper goes back before the outcome leaves, so that the next command finds it; the end of
 	// any other takes time that the worker need not wait.
@@ -197,21 +203,23 @@ func (s *server) invoke(ctx context.Context, conn *control.Conn, exec control.Fr
 }
 
 // giveUp ends a keeper and its tree when it says no end of its invocation in time, counted from the
-// time-out or the cancel. It returns whether it did.
-func (s *server) giveUp(ctx context.Context, keeper *child, timeout time.Duration, ended <-chan struct{}) bool {
+// time-out or the cancel. It returns whether it did, and by when the end had to come.
+func (s *server) giveUp(ctx context.Context, keeper *child, timeout time.Duration, ended <-chan struct{}) (gaveUp bool, by time.Time) {
 	const end = Grace + KillWithin + keeperMargin
+	by = time.Now().Add(timeout + end)
 	late := time.NewTimer(timeout + end)
 	defer late.Stop()
 	for cancelled := ctx.Done(); ; {
 		select {
 		case <-ended:
-			return false
+			return false, by
 		case <-cancelled:
 			cancelled = nil
+			by = time.Now().Add(end)
 			late.Reset(end)
 		case <-late.C:
 			s.pool.reaper.killTree(keeper)
-			return true
+			return true, by
 		}
 	}
 }
@@ -232,8 +240,9 @@ func relay(h *handle, send func(control.Frame)) control.Frame {
 }
 
 // swept completes an outcome that the keeper calls proven: the keeper sees its own descendants only, and a
-// kernel may have given one of them to somebody else. The rest is PID 1's to look for, and to count.
-func (s *server) swept(last control.Frame) (_ control.Frame, proven bool) {
+// kernel may have given one of them to somebody else. The rest is PID 1's to look for, and to count, until the
+// deadline.
+func (s *server) swept(last control.Frame, deadline time.Time) (_ control.Frame, proven bool) {
 	if last.Type == control.SpawnFailed {
 		return last, true // the tenant had no word
 	}
@@ -241,7 +250,10 @@ func (s *server) swept(last control.Frame) (_ control.Frame, proven bool) {
 	if err != nil {
 		return last, false
 	}
-	killed, none := s.pool.reaper.sweep(straysWithin)
+	if bound := time.Now().Add(KillWithin); bound.Before(deadline) {
+		deadline = bound
+	}
+	killed, none := s.pool.reaper.sweep(deadline)
 	sum.Killed += killed
 	sum.Proven = none
 	last.Payload = sum.Encode()
