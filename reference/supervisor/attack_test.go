@@ -209,7 +209,9 @@ func TestKeeperDeath(t *testing.T) {
 	}()
 	hold := make(chan error, 1)
 	go func() {
-		_, err := c.Exec(t.Context(), spawnOf("reaper", "held.beat", "middle"))
+		sp := spawnOf("reaper", "held.beat", "middle")
+		sp.ID = "held"
+		_, err := c.Exec(t.Context(), sp)
 		hold <- err
 	}()
 	s.awaitBeat(t, "held.beat")
@@ -227,6 +229,9 @@ func TestKeeperDeath(t *testing.T) {
 		t.Errorf("%d keepers killed: %v", killed, err)
 	}
 	eventually(t, "orphans are killed", func() bool { return s.stats(t, c)["orphans-killed"] >= 1 })
+	eventually(t, "the audit names it", func() bool {
+		return strings.Contains(s.stderr.String(), `invocation not proven to have ended id="held"`)
+	})
 	s.quiet(t, "held.beat")
 	must(t, c, spawnOf("exit", "0"))
 }

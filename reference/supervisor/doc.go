@@ -40,7 +40,7 @@
 //
 // Stats replies carry: accepted, requests, invocations, keepers, orphans-killed, audit-dropped, and
 // refused.{cred,uid,gid,peer,busy,hello,silent,mac,frame,slow}. Every refusal also writes one line
-// on stderr, at most ten a second.
+// on stderr, at most ten a second; so does an invocation that is lost or not proven, with the worker's id of it.
 //
 // # Launch
 //

@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"sync"
@@ -143,7 +144,7 @@ func (s *server) request(ctx context.Context, conn *control.Conn, runs *runs, f 
 		go func() {
 			defer done()
 			defer clear(f.Payload) // it may hold a secret; what was passed on is a copy
-			s.invoke(ctx, conn, f, spawn.Timeout)
+			s.invoke(ctx, conn, f, spawn.ID, spawn.Timeout)
 		}()
 		return nil
 	}
@@ -151,7 +152,7 @@ func (s *server) request(ctx context.Context, conn *control.Conn, runs *runs, f 
 }
 
 // invoke runs one command in a keeper and relays what it says.
-func (s *server) invoke(ctx context.Context, conn *control.Conn, exec control.Frame, timeout time.Duration) {
+func (s *server) invoke(ctx context.Context, conn *control.Conn, exec control.Frame, name string, timeout time.Duration) {
 	send := func(f control.Frame) {
 		f.Request = exec.Request
 		if conn.Send(f) != nil {
@@ -199,6 +200,7 @@ func (s *server) invoke(ctx context.Context, conn *control.Conn, exec control.Fr
 		return
 	}
 	send(last)
+	s.audit.line(fmt.Sprintf("invocation not proven to have ended id=%q", name))
 	s.pool.put(h, false)
 }
 
@@ -263,7 +265,7 @@ func (s *server) swept(last control.Frame, deadline time.Time) (_ control.Frame,
 // clean says whether the keeper has proven that nothing is left.
 func clean(last control.Frame) bool {
 	if last.Type == control.SpawnFailed {
-		return true // no process existed
+		return true // the launch stage was reaped, and has executed nothing of the tenant's
 	}
 	sum, err := control.ParseSummary(last.Payload)
 	return last.Type == control.Result && err == nil && sum.Proven
