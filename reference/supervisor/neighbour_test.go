@@ -175,6 +175,23 @@ func TestProcessWithoutAParentEnds(t *testing.T) {
 	})
 }
 
+// A pid namespace of the tenant's ends with the command that made it.
+func TestNamespaceOfTheTenantsEnds(t *testing.T) {
+	s := runscSandbox(t) // who has changed its root, as on the host here, may make none
+	c := s.connect(t)
+	for range 5 {
+		if o := must(t, c, spawnOf("namespace", "inner.beat")); o.ExitCode != 0 {
+			t.Fatalf("%+v: %s", o, o.Stderr)
+		}
+		for _, beat := range []string{"inner.beat1", "inner.beat2", "inner.beat3"} {
+			s.quiet(t, beat)
+		}
+		if left := beating(t, c); len(left) > 0 {
+			t.Errorf("processes %v are left", left)
+		}
+	}
+}
+
 // What has left the tree of its keeper ends with the next outcome in the sandbox, while a neighbour that kept to
 // its tree runs on, and the count of it goes to one outcome only.
 func TestStrayOfANeighbourEnds(t *testing.T) {

@@ -5,6 +5,7 @@ package main
 import (
 	"errors"
 	"os"
+	"os/exec"
 	"os/signal"
 	"runtime"
 	"strconv"
@@ -17,7 +18,7 @@ import (
 
 // survivors are the ways to outlive an invocation that main's do not have.
 func survivors() map[string]func([]string) {
-	return map[string]func([]string){"nested": nested, "pair": pair, "traced": traced, "vforker": vforker, "halter": halter, "fifo": fifo, "unmarked": unmarked, "become": become}
+	return map[string]func([]string){"nested": nested, "pair": pair, "traced": traced, "vforker": vforker, "halter": halter, "fifo": fifo, "unmarked": unmarked, "become": become, "namespace": namespace}
 }
 
 // nested leaves subreapers below subreapers, each with an orphan of its own that beats.
@@ -56,6 +57,24 @@ func unmarked(a []string) {
 	if len(a) == 2 {
 		os.WriteFile(a[0]+".orphaned", []byte("."), 0o644)
 		time.Sleep(time.Hour)
+	}
+}
+
+// namespace leaves processes in a pid namespace of its own, whose first one has ended.
+func namespace(a []string) {
+	const n = 3
+	if len(a) == 2 { // the first one
+		for i := range n {
+			spawn(true, "stubborn", a[0]+strconv.Itoa(i+1))
+			waitFor(a[0] + strconv.Itoa(i+1))
+		}
+		return
+	}
+	self, _ := os.Executable()
+	c := exec.Command(self, "namespace", a[0], "first")
+	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWUSER | unix.CLONE_NEWPID}
+	if out, err := c.CombinedOutput(); err != nil {
+		fatal(string(out) + err.Error())
 	}
 }
 
