@@ -382,6 +382,41 @@ func TestKeeperThatCannotStart(t *testing.T) {
 	must(t, c, spawnOf("exit", "0"))
 }
 
+// Without a descriptor left PID 1 proves the end of a command that was alone. Beside another it cannot look, and
+// says so: what could not be read is not taken for gone.
+func TestProofWithoutADescriptor(t *testing.T) {
+	s := hostSandbox(t) // only here is PID 1's limit another's to change
+	c := s.connect(t)
+	starve := func() (back func()) {
+		var old unix.Rlimit
+		if err := unix.Prlimit(s.pid, unix.RLIMIT_NOFILE, nil, &old); err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Prlimit(s.pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: old.Max}, nil); err != nil {
+			t.Fatal(err)
+		}
+		return func() { unix.Prlimit(s.pid, unix.RLIMIT_NOFILE, &old, nil) }
+	}
+	back := starve()
+	must(t, c, spawnOf("daemon", "alone.beat"))
+	back()
+	s.quiet(t, "alone.beat")
+
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); c.Exec(ctx, spawnOf("beat", "beside.beat")) }()
+	s.awaitBeat(t, "beside.beat")
+	back = starve()
+	o, err := c.Exec(t.Context(), spawnOf("exit", "0"))
+	back()
+	if err != nil || o.ExitCode != 0 || o.CleanupProven {
+		t.Errorf("%v: %+v", err, o)
+	}
+	cancel()
+	<-ended
+	must(t, c, spawnOf("exit", "0"))
+}
+
 // limitedHost is a sandbox of this kernel in a cgroup with room for n tasks. RLIMIT_NPROC would not do: it
 // counts all processes of the tenant's uid on the machine.
 func limitedHost(t *testing.T, dir string, n int) *sandbox {

@@ -3,6 +3,8 @@
 package supervisor
 
 import (
+	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"strconv"
@@ -18,6 +20,7 @@ import (
 type reaper struct {
 	audit   *audit
 	mu      sync.Mutex // held for fork+register, for reaping, and for each look of a sweep
+	proc    *os.File   // of /proc, so that a look needs no further descriptor
 	keepers map[int]*child
 	killed  uint64 // orphans that SIGKILL ended, and that no sweep has told of
 }
@@ -29,8 +32,12 @@ type child struct {
 	gone chan struct{} // closed when it has been reaped
 }
 
-func newReaper(a *audit) *reaper {
-	r := &reaper{audit: a, keepers: map[int]*child{}}
+func newReaper(a *audit) (*reaper, error) {
+	proc, err := os.Open("/proc")
+	if err != nil {
+		return nil, fmt.Errorf("open process list: %w", err)
+	}
+	r := &reaper{audit: a, proc: proc, keepers: map[int]*child{}}
 	c := make(chan os.Signal, 1)
 	signal.Notify(c, unix.SIGCHLD)
 	go func() {
@@ -40,7 +47,7 @@ func newReaper(a *audit) *reaper {
 			r.mu.Unlock()
 		}
 	}()
-	return r
+	return r, nil
 }
 
 // start forks one child of this program.
@@ -139,6 +146,30 @@ func ownedBy(pid int, uid uint32) bool {
 	return unix.Stat("/proc/"+strconv.Itoa(pid), &st) == nil && st.Uid == uid
 }
 
+// nobody says that there is no process that could be a stray: none of the tenant's, and no child of PID 1 but the
+// keepers. That is so after most commands, it takes a few system calls, and no descriptor, which others may have
+// used up. Precondition: mu is held.
+func (r *reaper) nobody() bool {
+	if _, err := r.proc.Seek(0, io.SeekStart); err != nil {
+		return false
+	}
+	names, err := r.proc.Readdirnames(-1)
+	if err != nil {
+		return false
+	}
+	for _, name := range names {
+		pid, err := strconv.Atoi(name)
+		if err != nil || r.keepers[pid] != nil {
+			continue
+		}
+		// ECHILD: it is no child of this process, waitid(2).
+		if unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT|unix.WALL, nil) != unix.ECHILD || ownedBy(pid, Tenant) {
+			return false
+		}
+	}
+	return true
+}
+
 // sweep kills every stray until a look finds none or the deadline passes. none says that it did; killed is how many SIGKILL has
 // ended since a sweep last said so. Strays of an invocation that still runs are killed as well: nobody keeps them.
 //
@@ -153,8 +184,11 @@ func (r *reaper) sweep(deadline time.Time) (killed uint64, none bool) {
 	for {
 		r.mu.Lock()
 		r.reap()
-		left, err := descendants(t.root, t.roots, deadline)
-		if none = err == nil && len(left) == 0; none {
+		if none = r.nobody(); !none {
+			left, err := descendants(t.root, t.roots, deadline)
+			none = err == nil && len(left) == 0
+		}
+		if none {
 			killed, r.killed = r.killed, 0
 			r.mu.Unlock()
 			return killed, true

@@ -28,7 +28,7 @@ type tree struct {
 // Under a bomb each system call here may wait for a hundred processes, so a look ends at the deadline.
 func (t tree) signal(sig unix.Signal, skipHalted bool, deadline time.Time) (running int, err error) {
 	look, err := descendants(t.root, t.roots, time.Now().Add(time.Until(deadline)/2)) // the rest is for what it finds
-	if errors.Is(err, errLate) {
+	if errors.Is(err, errPartial) {
 		running++ // whoever was not read
 	} else if err != nil {
 		return 0, err
