@@ -7,6 +7,7 @@
 //	bridge                 relay stdin and stdout to the control socket; for the engine's exec, as root
 //	invoke                 run invocations for PID 1; for PID 1 only
 //	launch DIR COMMAND...  become the tenant and execute a command; for invoke only
+//	launch-secret DIR ...  the same, and descriptor 3 goes on to the command
 //	stats                  print the supervisor's counters, one per line; for root in the sandbox
 //
 // It exits 1 on failure and 3 when whoever listens at the socket is not the supervisor.

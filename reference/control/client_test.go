@@ -116,6 +116,10 @@ func TestHostileSandbox(t *testing.T) {
 		}},
 		{"truncated and nothing dropped", func(k *Conn, id uint64) { k.Send(Frame{Result, id, (&Summary{TruncatedStdout: true}).Encode()}) }},
 		{"unknown refusal", func(k *Conn, id uint64) { k.Send(Frame{Refused, id, []byte{7}}) }},
+		{"busy after output", func(k *Conn, id uint64) {
+			k.Send(Frame{Output, id, []byte("\x01x")})
+			k.Send(Frame{Refused, id, []byte{RefusedBusy}})
+		}},
 		{"errno 0", func(k *Conn, id uint64) { k.Send(Frame{SpawnFailed, id, EncodeSpawnFailed(StepFork, 0)}) }},
 		{"two outcomes", func(k *Conn, id uint64) {
 			k.Send(Frame{Result, id, proven.Encode()})

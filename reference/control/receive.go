@@ -96,6 +96,9 @@ func (k *call) end(f Frame) error {
 		if f.Payload[0] != RefusedBusy {
 			return fmt.Errorf("%w: refusal %d", ErrFrame, f.Payload[0])
 		}
+		if k.sent != [2]uint64{} { // busy means that nothing was started, so that it may be tried again
+			return fmt.Errorf("%w: refused as busy after output", ErrFrame)
+		}
 		k.err = ErrBusy
 	case Lost:
 		k.err = fmt.Errorf("%w: the keeper of the invocation died", ErrLost)

@@ -33,6 +33,9 @@ const (
 	attemptsKept = 24 * time.Hour
 	maxAttempts  = 100_000
 	maxForgotten = 16 // per call, so that no caller pays for all of them
+	// storeWithin bounds each write. Neither a caller that leaves nor the end of an invocation cuts one short:
+	// whether the row is there would be anybody's guess.
+	storeWithin = 10 * time.Second
 )
 
 // attempts makes each delivery attempt of a workspace single-use, over restarts.
@@ -85,25 +88,31 @@ func loadAttempts(s Store) (_ *attempts, open []openAttempt, err error) {
 }
 
 // use consumes the attempts of refs, and leaves them open: all, or on a refusal none. A failing store has
-// consumed them all the same, since nobody knows what it kept.
+// consumed them all the same, since nobody knows what it kept; none stays open then, as far as it can be written,
+// since no provider is asked.
 func (a *attempts) use(ctx context.Context, refs []Reference, now time.Time) error {
+	ctx = context.WithoutCancel(ctx)
 	old, err := a.claim(refs, now.UnixMilli())
 	if err != nil {
 		return err
 	}
 	for _, k := range old { // first, since one of them may be used anew
-		if a.store.Delete(ctx, bucketAttempts, k) != nil {
+		if a.delete(ctx, k) != nil {
 			break // it comes up again after the next start
 		}
 	}
-	for _, r := range refs {
+	for i, r := range refs {
 		text, err := strictjson.Marshal(openAttempt{r.binding.ProviderID, r.request()})
 		if err == nil {
-			err = a.store.Put(ctx, bucketAttempts, r.request().attemptKey(), append(strconv.AppendInt(nil, now.UnixMilli(), 10), " "+string(text)...))
+			err = a.put(ctx, r.request().attemptKey(), append(strconv.AppendInt(nil, now.UnixMilli(), 10), " "+string(text)...))
 		}
-		if err != nil {
-			return api.E(api.Unavailable, fmt.Errorf("store delivery attempt: %w", err))
+		if err == nil {
+			continue
 		}
+		for _, r := range refs[:i+1] { // the last may be there in spite of the error
+			err = errors.Join(err, a.close(ctx, r.request()))
+		}
+		return api.E(api.Unavailable, fmt.Errorf("store delivery attempt: %w", err))
 	}
 	return nil
 }
@@ -114,7 +123,19 @@ func (a *attempts) close(ctx context.Context, q Request) error {
 	if !known {
 		return nil // forgotten meanwhile
 	}
-	return a.store.Put(ctx, bucketAttempts, q.attemptKey(), strconv.AppendInt(nil, ms, 10))
+	return a.put(ctx, q.attemptKey(), strconv.AppendInt(nil, ms, 10))
+}
+
+func (a *attempts) put(ctx context.Context, key string, value []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, storeWithin)
+	defer cancel()
+	return a.store.Put(ctx, bucketAttempts, key, value)
+}
+
+func (a *attempts) delete(ctx context.Context, key string) error {
+	ctx, cancel := context.WithTimeout(ctx, storeWithin)
+	defer cancel()
+	return a.store.Delete(ctx, bucketAttempts, key)
 }
 
 func (a *attempts) usedAt(key string) (ms int64, known bool) {

@@ -12,10 +12,6 @@ import (
 	"github.com/hallmark-sandbox/hallmark/reference/api"
 )
 
-// disposeWithin bounds one provider's Dispose. It has a context of its own: what ended the
-// invocation must not keep the provider from hearing of it.
-const disposeWithin = 10 * time.Second
-
 // Lease holds the secrets of one invocation, for one use.
 type Lease struct {
 	resolver *Resolver
@@ -96,7 +92,7 @@ func (l *Lease) Take() (Value, error) {
 }
 
 // Dispose zeroes what the lease holds and tells every provider that was asked, each once. Any
-// number of calls is one. It waits for the providers, within a bound of its own.
+// number of calls is one. It waits for the providers, for each as long as for any call of it.
 func (l *Lease) Dispose() {
 	l.mu.Lock()
 	if l.disposed {
@@ -122,11 +118,13 @@ func (l *Lease) wipeLocked() {
 	l.fields = nil
 }
 
-// release tells one provider, and then makes durable that it has been told. A failure is logged and
-// not repeated: once is the promise. When this process dies in between, the next one tells it again.
+// release tells one provider, and when that has heard it, makes durable that it has. A failure is logged and
+// not repeated by this process: once is the promise. The attempt stays open then, as when this process
+// dies in between: the next one tells the provider again, so that nothing stays leased for good. The context is of
+// its own: what ended the invocation must not keep the provider from hearing of it.
 func (r *Resolver) release(p part) {
 	r.disposed.Add(1)
-	ctx, cancel := context.WithTimeout(context.Background(), disposeWithin)
+	ctx, cancel := context.WithTimeout(context.Background(), providerBudget)
 	defer cancel()
 	failure := ""
 	func() {
@@ -140,16 +138,15 @@ func (r *Resolver) release(p part) {
 		}
 	}()
 	if failure != "" {
-		r.log.Warn("credential lease not given back", "binding", p.request.BindingID, "attempt", p.request.AttemptID, "failure", failure)
+		r.log.Warn("credential lease not given back; its provider is told again after the next start", "binding", p.request.BindingID, "attempt", p.request.AttemptID, "failure", failure)
+		return
 	}
 	r.close(p.request)
 }
 
 // close makes durable that nobody has to be told of the end of q.
 func (r *Resolver) close(q Request) {
-	ctx, cancel := context.WithTimeout(context.Background(), disposeWithin)
-	defer cancel()
-	if err := r.attempts.close(ctx, q); err != nil {
+	if err := r.attempts.close(context.Background(), q); err != nil {
 		r.log.Warn("the end of a delivery attempt is not stored; its provider may be told again after the next start", "binding", q.BindingID, "attempt", q.AttemptID, "err", err)
 	}
 }

@@ -19,8 +19,8 @@ type Provider interface {
 	Lease(ctx context.Context, r Request) ([]byte, error)
 	// Dispose says that the attempt is over. It is called exactly once for each call of Lease,
 	// after it, whatever Lease returned and however it ended; so it must not fail because there is
-	// nothing to give back. When the worker dies before that is on record, the next one calls it at its
-	// start, also for a call of Lease that never came to the provider, or for a second time.
+	// nothing to give back. When it fails, or the worker dies before it is on record, the next worker calls it at
+	// its start: also for a call of Lease that never came to the provider, or for a second time.
 	Dispose(ctx context.Context, r Request) error
 }
 

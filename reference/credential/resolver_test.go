@@ -37,6 +37,7 @@ type world struct {
 	end    func(r Request) error
 	broken error // of the store
 	clock  error
+	stored func(ctx context.Context, key string) error // the store's answer once a row is kept; nil for none
 }
 
 func (w *world) note(format string, args ...any) {
@@ -45,14 +46,17 @@ func (w *world) note(format string, args ...any) {
 	w.calls = append(w.calls, fmt.Sprintf(format, args...))
 }
 
-func (w *world) Put(_ context.Context, bucket, key string, value []byte) error {
+func (w *world) Put(ctx context.Context, bucket, key string, value []byte) error {
 	w.note("put %s", key)
 	if w.broken != nil {
 		return w.broken
 	}
 	w.mu.Lock()
-	defer w.mu.Unlock()
 	w.rows[key] = string(value)
+	w.mu.Unlock()
+	if w.stored != nil {
+		return w.stored(ctx, key)
+	}
 	return nil
 }
 
@@ -511,7 +515,7 @@ func TestLeaseOfADeadProcessIsGivenBack(t *testing.T) {
 		asked = append(asked, fmt.Sprint(r))
 		return w.payload(r, nil), nil
 	}
-	w.end = func(r Request) error { told = append(told, fmt.Sprint(r)); return errors.New(secret) }
+	w.end = func(r Request) error { told = append(told, fmt.Sprint(r)); return nil }
 	done, err := lease(w.boot(t), t.Context(), ref("d0"))
 	if err != nil {
 		t.Fatal(err)
@@ -546,9 +550,6 @@ func TestLeaseOfADeadProcessIsGivenBack(t *testing.T) {
 	}
 	_, err = lease(next, t.Context(), ref("d1"))
 	wantReason(t, "the attempt after all that", err, AttemptUsed)
-	if strings.Contains(w.log.String(), secret) {
-		t.Errorf("the secret is in the log: %s", w.log.String())
-	}
 
 	// Of a provider that is gone nobody can be told, and it is not tried for ever.
 	if _, err := lease(w.boot(t), t.Context(), ref("e")); err != nil {
@@ -562,6 +563,100 @@ func TestLeaseOfADeadProcessIsGivenBack(t *testing.T) {
 	}
 	var none *Resolver
 	none.Settle(t.Context())
+}
+
+// A provider that cannot take a lease back hears of it after each start, once, until it has: whether this process
+// or one that died had the lease.
+func TestLeaseThatWasNotGivenBackStaysOpen(t *testing.T) {
+	w := newWorld()
+	failures := map[string]func() error{
+		"fails":  func() error { return errors.New(secret) },
+		"panics": func() error { panic(secret) },
+	}
+	for name, fail := range failures {
+		w.end = func(Request) error { return fail() }
+		l, err := lease(w.boot(t), t.Context(), ref(name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Dispose()
+		l.Dispose()
+		for range 2 { // starts
+			r := w.boot(t)
+			if r.Outstanding() != 1 {
+				t.Errorf("%s: %d outstanding after a start", name, r.Outstanding())
+			}
+			r.Settle(t.Context())
+			r.Settle(t.Context())
+			if r.Outstanding() != 0 {
+				t.Errorf("%s: %d outstanding though it was told", name, r.Outstanding())
+			}
+		}
+		w.end = nil
+		w.boot(t).Settle(t.Context())
+		if w.boot(t).Settle(t.Context()); w.count("dispose") != 4 {
+			t.Errorf("%s: told %d times, want 4", name, w.count("dispose"))
+		}
+		w.calls = nil
+	}
+	if strings.Contains(w.log.String(), secret) {
+		t.Errorf("the secret is in the log: %s", w.log.String())
+	}
+}
+
+// A caller that leaves while attempts are stored, and a store that keeps a row and fails all the same, leave no row
+// open that no lease stands for.
+func TestRowsWithoutALeaseAreClosed(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		store func(ctx context.Context, key string, leave func()) error
+		asked int
+	}{
+		{"the caller leaves, the store obeys", func(ctx context.Context, _ string, leave func()) error { leave(); return ctx.Err() }, 2},
+		{"the store keeps the first row and fails", func(_ context.Context, key string, _ func()) error {
+			if key == "ws/d1" {
+				return context.Canceled
+			}
+			return nil
+		}, 0},
+		{"the store keeps the second row and fails", func(_ context.Context, key string, _ func()) error {
+			if key == "ws/d2" {
+				return context.Canceled
+			}
+			return nil
+		}, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := newWorld()
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			first := map[string]bool{}
+			w.stored = func(ctx context.Context, key string) error {
+				if _, bounded := ctx.Deadline(); !bounded {
+					t.Errorf("%s is stored without a bound", key)
+				}
+				if first[key] {
+					return nil
+				}
+				first[key] = true
+				return tt.store(ctx, key, cancel)
+			}
+			l, err := lease(w.boot(t), ctx, ref("d1", "A"), ref("d2", "B"))
+			if l != nil {
+				l.Dispose()
+			} else if tt.asked > 0 {
+				t.Error(err)
+			}
+			if w.count("lease") != tt.asked {
+				t.Errorf("calls %q", w.calls)
+			}
+			if r := w.boot(t); r.Outstanding() != 0 {
+				t.Errorf("%d open rows: %q", r.Outstanding(), w.rows)
+			}
+			_, err = lease(w.boot(t), t.Context(), ref("d1", "A"))
+			wantReason(t, "the attempt again", err, AttemptUsed)
+		})
+	}
 }
 
 // The decoder must leave values where they are: what it copied would not be zeroed.

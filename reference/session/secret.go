@@ -19,12 +19,12 @@ import (
 //	lease    attempts durable, providers asked, payloads judged; the container is still the old one
 //	replace  a new container, /workspace read-only
 //	run      the frame goes to the supervisor, once
+//	replace  a new container, /workspace writable: no provider can keep the one that had the secret
 //	dispose  every provider that was asked is told
-//	replace  a new container, /workspace writable
 //	finish   the outcome goes to the caller and is kept nowhere
 //
-// Whatever fails after the lease, the lease is disposed and the container is replaced again, or the
-// sandbox retires.
+// Whatever fails after the lease, the container is replaced again, or the sandbox retires, and then the lease
+// is disposed.
 
 // kept is an outcome that only its caller gets. It may be read when the invocation has ended.
 type kept struct {
@@ -45,8 +45,8 @@ func (m *Manager) mint(s *sandbox, req api.ExecRequest) ([]credential.Reference,
 // runSecret is run for an invocation with references.
 func (m *Manager) runSecret(ctx context.Context, s *sandbox, inv *invocation, req api.ExecRequest, refs []credential.Reference, r *Run, release func()) {
 	if ctx.Err() != nil {
-		r.only.err = aborted(ctx, ctx.Err())
-		m.abandon(s, inv, r.only.err, release)
+		r.only = nil // the caller is told what is stored, like anybody else: nothing has run
+		m.abandon(s, inv, aborted(ctx, ctx.Err()), release)
 		return
 	}
 	r.only.result, r.only.err = m.withSecret(ctx, s, req, refs, r.out)
@@ -70,7 +70,6 @@ func (m *Manager) withSecret(ctx context.Context, s *sandbox, req api.ExecReques
 		return api.ExecResult{}, err
 	}
 	result, err := m.deliver(ctx, s, req, lease, out)
-	lease.Dispose()
 	// A sandbox that retires for a reason of its own takes this container with it, and changes nothing
 	// of what the command came to.
 	var e *api.Error

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -461,6 +462,88 @@ func TestCancelledSecret(t *testing.T) {
 	})
 }
 
+// A caller that left in time frees the id, or is told that the outcome is unknown when it cannot be freed: what the
+// next one with this id hears, too.
+func TestCallerOfASecretThatLeftInTime(t *testing.T) {
+	for _, tt := range []struct {
+		name        string
+		fail        error // of the removal of the row
+		told, again api.Code
+	}{
+		{"freed", nil, api.ExecAborted, ""},
+		{"not freed", errors.New("full"), api.OutcomeUnknown, api.SecretNotReplayable},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			secretBubble(t, func(t *testing.T, w *world, m *Manager, v *vault, sb string) {
+				ctx, leave := context.WithCancel(t.Context())
+				defer leave()
+				stores := 0
+				w.setFail(func(op, subject string) error {
+					if op != "store" || subject != bucketInvocations {
+						return nil
+					}
+					switch stores++; stores {
+					case 1:
+						leave()
+					case 2:
+						return tt.fail
+					}
+					return nil
+				})
+				_, err := m.Exec(ctx, "ws", sb, secretCommand("one"), "d")
+				wantCode(t, "the caller", err, tt.told)
+				if v.leases != 0 {
+					t.Errorf("%d leases", v.leases)
+				}
+				synctest.Wait()
+				w.setFail(nil)
+				_, err = m.Exec(t.Context(), "ws", sb, secretCommand("one"), "d")
+				wantCode(t, "the id afterwards", err, tt.again)
+			})
+		})
+	}
+}
+
+// A provider that does not let go holds the outcome up for as long as a call of it may take. It keeps neither the
+// container that had the secret nor the caller beyond that, whatever the command came to.
+func TestHangingProviderKeepsNoContainer(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		exec func(*vault, context.Context, control.Spawn) (control.Outcome, error)
+		want api.Code
+	}{
+		{"success", (*vault).exec, ""},
+		{"no process", func(*vault, context.Context, control.Spawn) (control.Outcome, error) {
+			return control.Outcome{}, &control.SpawnError{Step: control.StepFork, Errno: syscall.EAGAIN}
+		}, api.ExecAborted},
+		{"cleanup not proven", func(*vault, context.Context, control.Spawn) (control.Outcome, error) { return control.Outcome{}, nil }, ""},
+		{"supervisor lost", func(*vault, context.Context, control.Spawn) (control.Outcome, error) {
+			return control.Outcome{}, control.ErrLost
+		}, api.SandboxDied},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			secretBubble(t, func(t *testing.T, w *world, m *Manager, v *vault, sb string) {
+				w.exec = func(ctx context.Context, s control.Spawn) (control.Outcome, error) { return tt.exec(v, ctx, s) }
+				v.ending = func(ctx context.Context) {
+					synctest.Wait() // a sandbox that retires is gone by then
+					for name, s := range w.boxes() {
+						if s.ReadOnly {
+							t.Errorf("the provider is told while %s, which had the secret, is there", name)
+						}
+					}
+					<-ctx.Done()
+				}
+				began := time.Now()
+				_, err := m.Exec(t.Context(), "ws", sb, secretCommand("one"), "d")
+				wantCode(t, "the caller", err, tt.want)
+				if d := time.Since(began); d > time.Minute {
+					t.Errorf("it took %v", d)
+				}
+			})
+		})
+	}
+}
+
 func TestSecretAndTheEndOfTheLease(t *testing.T) {
 	t.Run("hard expiry while it runs", func(t *testing.T) {
 		secretBubble(t, func(t *testing.T, w *world, m *Manager, v *vault, sb string) {
@@ -556,6 +639,7 @@ func TestRestartDuringReplacement(t *testing.T) {
 					t.Fatal(err)
 				}
 				w.setFail(nil)
+				synctest.Wait() // the mark of its end goes to the store that is thrown away
 				// What is durable now is as it was at that step; of the containers, the last one lives.
 				var at record
 				if err := json.Unmarshal(rows[bucketSandboxes+"|"+sb], &at); err != nil || at.State != stateReplacing && step != "exec" {

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -208,7 +209,9 @@ func TestKeeperDeath(t *testing.T) {
 	}()
 	hold := make(chan error, 1)
 	go func() {
-		_, err := c.Exec(t.Context(), spawnOf("reaper", "held.beat", "middle"))
+		sp := spawnOf("reaper", "held.beat", "middle")
+		sp.ID = "held"
+		_, err := c.Exec(t.Context(), sp)
 		hold <- err
 	}()
 	s.awaitBeat(t, "held.beat")
@@ -226,6 +229,9 @@ func TestKeeperDeath(t *testing.T) {
 		t.Errorf("%d keepers killed: %v", killed, err)
 	}
 	eventually(t, "orphans are killed", func() bool { return s.stats(t, c)["orphans-killed"] >= 1 })
+	eventually(t, "the audit names it", func() bool {
+		return strings.Contains(s.stderr.String(), `invocation not proven to have ended id="held"`)
+	})
 	s.quiet(t, "held.beat")
 	must(t, c, spawnOf("exit", "0"))
 }
@@ -298,7 +304,7 @@ func TestQueuedRequestsOfDeadPeers(t *testing.T) {
 
 // At the process limit nothing of ours dies: what cannot be started is said to be so.
 func TestAtTheProcessLimit(t *testing.T) {
-	s := limitedHost(t, 90)
+	s := limitedHost(t, pidsCgroup(t), 90)
 	c := s.connect(t)
 	ended := make(chan error, 1)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -335,11 +341,86 @@ func TestAtTheProcessLimit(t *testing.T) {
 	must(t, c, spawnOf("exit", "0"))
 }
 
+// A command for which a keeper has to be started hears it when that cannot make its threads, and costs the sandbox
+// nothing. There is room for the keeper's process each time, and for a different number of threads.
+func TestKeeperThatCannotStart(t *testing.T) {
+	dir := pidsCgroup(t)
+	s := limitedHost(t, dir, 200)
+	c := s.connect(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer cancel()
+	for i := range idleKeepers {
+		file := fmt.Sprint("busy", i)
+		running.Go(func() { c.Exec(ctx, spawnOf("beat", file)) })
+		s.awaitBeat(t, file)
+	}
+	limit := func(n int) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, "pids.max"), []byte(strconv.Itoa(n)), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b, err := os.ReadFile(filepath.Join(dir, "pids.current"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	now, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for room := range warmKeeper {
+		limit(now + room)
+		_, err := c.Exec(t.Context(), spawnOf("exit", "0"))
+		var se *control.SpawnError
+		if !errors.As(err, &se) || se.Step != control.StepFork || !errors.Is(err, syscall.EAGAIN) {
+			t.Errorf("with room for %d tasks: %v", room, err)
+		}
+	}
+	limit(200)
+	must(t, c, spawnOf("exit", "0"))
+}
+
+// Without a descriptor left PID 1 proves the end of a command that was alone. Beside another it cannot look, and
+// says so: what could not be read is not taken for gone.
+func TestProofWithoutADescriptor(t *testing.T) {
+	s := hostSandbox(t) // only here is PID 1's limit another's to change
+	c := s.connect(t)
+	starve := func() (back func()) {
+		var old unix.Rlimit
+		if err := unix.Prlimit(s.pid, unix.RLIMIT_NOFILE, nil, &old); err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Prlimit(s.pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: old.Max}, nil); err != nil {
+			t.Fatal(err)
+		}
+		return func() { unix.Prlimit(s.pid, unix.RLIMIT_NOFILE, &old, nil) }
+	}
+	back := starve()
+	must(t, c, spawnOf("daemon", "alone.beat"))
+	back()
+	s.quiet(t, "alone.beat")
+
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); c.Exec(ctx, spawnOf("beat", "beside.beat")) }()
+	s.awaitBeat(t, "beside.beat")
+	back = starve()
+	o, err := c.Exec(t.Context(), spawnOf("exit", "0"))
+	back()
+	if err != nil || o.ExitCode != 0 || o.CleanupProven {
+		t.Errorf("%v: %+v", err, o)
+	}
+	cancel()
+	<-ended
+	must(t, c, spawnOf("exit", "0"))
+}
+
 // limitedHost is a sandbox of this kernel in a cgroup with room for n tasks. RLIMIT_NPROC would not do: it
 // counts all processes of the tenant's uid on the machine.
-func limitedHost(t *testing.T, n int) *sandbox {
+func limitedHost(t *testing.T, dir string, n int) *sandbox {
 	t.Helper()
-	dir := pidsCgroup(t)
 	s := hostSandbox(t)
 	for _, pid := range append([]int{s.pid}, childrenOf(t, s.pid)...) {
 		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0); err != nil {
@@ -355,7 +436,7 @@ func limitedHost(t *testing.T, n int) *sandbox {
 // limitedSandbox runs f where a bomb reaches about n processes. A sentry that meets its cgroup's limit dies,
 // so there it is RLIMIT_NPROC, which counts the users of one sandbox only.
 func limitedSandbox(t *testing.T, n int, f func(t *testing.T, s *sandbox)) {
-	t.Run("host", func(t *testing.T) { f(t, limitedHost(t, n+40)) })
+	t.Run("host", func(t *testing.T) { f(t, limitedHost(t, pidsCgroup(t), n+40)) })
 	t.Run("runsc", func(t *testing.T) { f(t, runscSandbox(t, n)) })
 }
 

@@ -5,7 +5,7 @@
 // It owns the control socket, the check of peers, every tenant process from its start to the
 // proof of its end, and the bytes that it wrote. It observes the tenant through wait4(2) and
 // /proc only. It never opens a path that the tenant can change, never signals a process that it
-// has not proven to be of the invocation, never waits for a tenant to close a pipe, and never
+// has not proven to be of the invocation, or nobody's, never waits for a tenant to close a pipe, and never
 // lets one connection or invocation hold more than its own slot. A tenant (uid 65532) cannot
 // signal or trace these processes: they keep uid 0.
 //
@@ -19,8 +19,13 @@
 //
 // A keeper is the parent of every orphan of its invocation, whatever the tenant does with
 // sessions and double forks. So "no descendant is left" is one answer of the kernel: ECHILD from
-// wait4(-1). A keeper that has proven this is used again; any other is killed, what it leaves
+// wait4(-1). Not every kernel keeps that promise: runsc gives orphans to PID 1 once a tenant has cleared the
+// subreaper's mark of a process above them, and to nobody when a pid namespace of the tenant's ends.
+// So PID 1 looks for such strays itself before it passes a proven outcome on, and kills them. A keeper that has
+// proven its end is used again; any other is killed, what it leaves
 // behind falls to PID 1 and is killed there, and the invocation is reported lost or unproven.
+//
+// The engine may run helpers as root here. What it would run as the tenant is a stray.
 //
 // # End of an invocation
 //
@@ -35,7 +40,7 @@
 //
 // Stats replies carry: accepted, requests, invocations, keepers, orphans-killed, audit-dropped, and
 // refused.{cred,uid,gid,peer,busy,hello,silent,mac,frame,slow}. Every refusal also writes one line
-// on stderr, at most ten a second.
+// on stderr, at most ten a second; so does an invocation that is lost or not proven, with the worker's id of it.
 //
 // # Launch
 //
@@ -58,8 +63,9 @@
 // # Threads
 //
 // The Go runtime ends a process that cannot get a thread. A tenant at the process limit must not
-// be able to cause that, so each process here makes the threads that it can ever need at start, before any
-// tenant exists.
+// be able to cause that, so each process here makes the threads that it can ever need at its start. PID 1, the bridge
+// and the first two keepers start before any tenant exists. Another keeper may meet the limit and die of it: so it
+// says when it is ready, and until then its end is an error of the spawn.
 //
 // Read next: package control for the frames.
 package supervisor

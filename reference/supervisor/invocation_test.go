@@ -204,6 +204,7 @@ func TestSurvivorsEnd(t *testing.T) {
 			{"stopped", []string{"stopped", "stopped.beat"}, []string{"stopped.beat"}, 1},
 			{"subreaper", []string{"reaper", "reaper.beat"}, []string{"reaper.beat"}, 2},
 			{"nested subreapers", []string{"nested", "nested.beat"}, []string{"nested.beat1", "nested.beat2", "nested.beat3"}, 6},
+			{"mark of a subreaper cleared", []string{"unmarked", "unmarked.beat"}, []string{"unmarked.beat"}, 1},
 			{"each forks the other again", []string{"pair", "pair.beat"}, []string{"pair.beat"}, 2},
 			{"let go by its tracer", []string{"traced", "traced.beat", "leave"}, []string{"traced.beat"}, 1},
 			{"waits in vfork", []string{"vforker", "vforker.beat", "leave"}, []string{"vforker.beat"}, 2},

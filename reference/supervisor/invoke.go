@@ -23,6 +23,9 @@ import (
 // keeperFD is where PID 1 leaves its end of the channel to a keeper.
 const keeperFD = 3
 
+// keeperReady is the first byte on that channel: the keeper has all that it needs to run a command.
+const keeperReady = 'r'
+
 // Invoke is a keeper: it runs one invocation after another for PID 1, over descriptor 3, and
 // returns when PID 1 closes that. It refuses to run for anybody else.
 func Invoke() error {
@@ -48,13 +51,22 @@ func Invoke() error {
 	}
 	signal.Notify(k.children, unix.SIGCHLD)
 	signal.Notify(k.term, unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGPIPE) // outlived, not obeyed
+	if _, err := k.conn.Write([]byte{keeperReady}); err != nil {
+		return fmt.Errorf("get ready: %w", err)
+	}
 	go k.read()
+	return k.serve()
+}
+
+// serve runs one invocation after another until PID 1 closes the channel.
+func (k *keeper) serve() error {
 	for f := range k.requests {
 		if f.Type != control.Exec && f.Type != control.ExecSecret {
 			continue // a cancel that crossed its outcome
 		}
 		s, err := control.ParseSpawn(f.Type, f.Payload)
 		if err != nil {
+			clear(f.Payload) // it may hold a secret
 			return err
 		}
 		k.run(f.Request, &s)
@@ -112,6 +124,7 @@ type invocation struct {
 }
 
 func (k *keeper) run(request uint64, s *control.Spawn) {
+	defer clear(s.Secret) // however this ends
 	k.current = request
 	spawnFailed := func(step control.Step, e syscall.Errno) {
 		k.emit(control.Frame{Type: control.SpawnFailed, Payload: control.EncodeSpawnFailed(step, uint32(e))})

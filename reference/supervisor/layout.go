@@ -23,6 +23,11 @@ const (
 	Grace = 200 * time.Millisecond
 	// KillWithin bounds the sweeps; after it the cleanup counts as not proven.
 	KillWithin = 5 * time.Second
+	// straysMargin is what PID 1 may need beyond that for the processes that have left the keeper's tree. The worker
+	// hears the outcome before control.TerminateWithin, still.
+	straysMargin = 1500 * time.Millisecond
+	// readyWithin bounds the start of a keeper.
+	readyWithin = 5 * time.Second
 	// lookWithin bounds one look at all processes, which under a bomb waits for them with each call.
 	lookWithin = 500 * time.Millisecond
 	// standWithin bounds how long a process group is stopped until all of it stands.

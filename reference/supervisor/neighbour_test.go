@@ -157,6 +157,83 @@ func TestHungKeeperIsGivenUp(t *testing.T) {
 	}
 }
 
+// A process of the tenant's without a parent is nobody's: it ends before the next outcome is called proven.
+// A sentry can leave one behind; here it is made from outside.
+func TestProcessWithoutAParentEnds(t *testing.T) {
+	eachSandbox(t, func(t *testing.T, s *sandbox) {
+		c := s.connect(t)
+		cmd := s.command("/bin/tenant", "become", Workspace+"/orphan.beat")
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan struct{})
+		go func() { cmd.Wait(); close(ended) }()
+		defer func() { cmd.Process.Kill(); <-ended }()
+		s.awaitBeat(t, "orphan.beat")
+		must(t, c, spawnOf("exit", "0"))
+		s.quiet(t, "orphan.beat")
+	})
+}
+
+// A pid namespace of the tenant's ends with the command that made it.
+func TestNamespaceOfTheTenantsEnds(t *testing.T) {
+	s := runscSandbox(t) // who has changed its root, as on the host here, may make none
+	c := s.connect(t)
+	for range 5 {
+		if o := must(t, c, spawnOf("namespace", "inner.beat")); o.ExitCode != 0 {
+			t.Fatalf("%+v: %s", o, o.Stderr)
+		}
+		for _, beat := range []string{"inner.beat1", "inner.beat2", "inner.beat3"} {
+			s.quiet(t, beat)
+		}
+		if left := beating(t, c); len(left) > 0 {
+			t.Errorf("processes %v are left", left)
+		}
+	}
+}
+
+// What has left the tree of its keeper ends with the next outcome in the sandbox, while a neighbour that kept to
+// its tree runs on, and the count of it goes to one outcome only.
+func TestStrayOfANeighbourEnds(t *testing.T) {
+	s := runscSandbox(t) // only there can a process leave
+	c := s.connect(t)
+	type end struct {
+		o   control.Outcome
+		err error
+	}
+	runs := map[string]chan end{}
+	for name, argv := range map[string][]string{"trick": {"unmarked", "trick.beat", "stay"}, "plain": {"reaper", "plain.beat", "middle"}} {
+		ended := make(chan end, 1)
+		runs[name] = ended
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go func() {
+			o, err := c.Exec(ctx, spawnOf(argv...))
+			ended <- end{o, err}
+		}()
+		s.awaitBeat(t, name+".beat")
+		defer func() {
+			cancel()
+			if e := <-ended; !errors.Is(e.err, context.Canceled) || !e.o.CleanupProven {
+				t.Errorf("%s: %v: %+v", name, e.err, e.o)
+			}
+		}()
+	}
+	s.awaitBeat(t, "trick.beat.orphaned")
+	if o := must(t, c, spawnOf("exit", "0")); o.DescendantsKilled != 1 {
+		t.Errorf("%+v", o)
+	}
+	s.quiet(t, "trick.beat")
+	if o := must(t, c, spawnOf("exit", "0")); o.DescendantsKilled != 0 {
+		t.Errorf("told again: %+v", o)
+	}
+	select {
+	case e := <-runs["plain"]:
+		t.Errorf("a neighbour ended: %+v", e)
+	default:
+	}
+}
+
 // The launch stage serves keepers only.
 func TestLaunchByATenant(t *testing.T) {
 	eachSandbox(t, func(t *testing.T, s *sandbox) {

@@ -30,8 +30,7 @@ type pool struct {
 
 // handle is PID 1's side of one keeper.
 type handle struct {
-	pid  int
-	gone <-chan struct{}
+	*child
 	conn net.Conn
 	send sync.Mutex
 }
@@ -97,14 +96,16 @@ func (p *pool) put(h *handle, clean bool) {
 	if clean {
 		return
 	}
-	p.reaper.kill(h.pid)
+	p.reaper.kill(h.child)
 	select {
 	case <-h.gone:
 	case <-time.After(KillWithin):
 	}
-	p.reaper.sweep()
+	p.reaper.sweep(time.Now().Add(KillWithin))
 }
 
+// spawn starts a keeper and waits until it is ready. One that meets a limit of threads or memory before
+// that dies of it: that is EAGAIN, as fork(2) says it.
 func (p *pool) spawn() (*handle, error) {
 	sp, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -118,7 +119,7 @@ func (p *pool) spawn() (*handle, error) {
 		return nil, fmt.Errorf("open channel: %w", err)
 	}
 	// Standard streams: nothing to read, PID 1's own stderr for what a dying runtime says.
-	pid, gone, err := p.reaper.start([]string{Binary, "invoke"}, []string{"GOMAXPROCS=1"},
+	c, err := p.reaper.start([]string{Binary, "invoke"}, []string{"GOMAXPROCS=1"},
 		[]uintptr{0, 1, 2, uintptr(sp[1])})
 	unix.Close(sp[1])
 	if err != nil {
@@ -126,7 +127,23 @@ func (p *pool) spawn() (*handle, error) {
 		return nil, err
 	}
 	p.audit.count("keepers", 1)
-	return &handle{pid: pid, gone: gone, conn: conn}, nil
+	if err := awaitReady(conn); err != nil {
+		p.reaper.kill(c)
+		conn.Close()
+		return nil, err
+	}
+	return &handle{child: c, conn: conn}, nil
+}
+
+// awaitReady reads [keeperReady] within [readyWithin].
+func awaitReady(conn net.Conn) error {
+	conn.SetReadDeadline(time.Now().Add(readyWithin))
+	defer conn.SetReadDeadline(time.Time{})
+	var b [1]byte
+	if _, err := conn.Read(b[:]); err != nil {
+		return fmt.Errorf("keeper does not get ready: %w: %w", unix.EAGAIN, err)
+	}
+	return nil
 }
 
 func (h *handle) write(f control.Frame) error {

@@ -80,9 +80,12 @@ func TestRecycledNumberIsNotSignalled(t *testing.T) {
 	})
 	t.Run("the keeper is reaped", func(t *testing.T) {
 		st, ended := bystander(t)
-		r := &reaper{audit: newAudit(io.Discard), keepers: map[int]chan struct{}{}}
-		r.kill(st.pid)
-		r.killTree(st.pid)
-		unhurt(t, ended)
+		for name, now := range map[string]map[int]*child{"nobody": {}, "another keeper": {st.pid: {pid: st.pid}}} {
+			r := &reaper{audit: newAudit(io.Discard), keepers: now}
+			r.kill(&child{pid: st.pid})
+			r.killTree(&child{pid: st.pid})
+			t.Log(name + " has the number")
+			unhurt(t, ended)
+		}
 	})
 }

@@ -15,8 +15,8 @@ import (
 // secretFD is where the leader of a secret-bearing invocation reads its frame, and nobody else.
 const secretFD = 3
 
-// deliverWithin bounds the writing of the frame. A frame is larger than a pipe, pipe(7), so its
-// reader has to read; what it has not taken by then it does not get, and sees a frame that is cut.
+// deliverWithin bounds the writing of the frame. A frame can be larger than a pipe, 64 KiB, pipe(7): then its
+// reader has to read. What it has not taken by then it does not get, and sees a frame that is cut.
 const deliverWithin = 5 * time.Second
 
 // secretHome is HOME of a secret-bearing invocation: on the tmpfs of /tmp, made by the tenant itself

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -16,6 +17,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/hallmark-sandbox/hallmark/reference/control"
 )
@@ -225,5 +228,51 @@ func TestNobodyInASandboxDumpsACore(t *testing.T) {
 		if f := strings.Fields(rest); len(f) < 2 || f[0] != "0" || f[1] != "0" {
 			t.Errorf("process %d may dump a core: %.60q", pid, rest)
 		}
+	}
+}
+
+// A secret is zeroed however a keeper ends with it: also where it came to no pipe, or was no spawn at all.
+func TestSecretOfACommandThatDidNotStartIsZeroed(t *testing.T) {
+	whole := withSecret(largest(), "exit", "0")
+	payload := whole.Encode()
+	for _, tt := range []struct {
+		name string
+		run  func(t *testing.T, k *keeper, b []byte)
+		b    []byte
+	}{
+		{"no spawn", func(t *testing.T, k *keeper, b []byte) {
+			go func() {
+				k.requests <- control.Frame{Type: control.ExecSecret, Request: 1, Payload: b}
+				close(k.requests)
+			}()
+			if err := k.serve(); !errors.Is(err, control.ErrFrame) {
+				t.Errorf("%v", err)
+			}
+		}, append(bytes.Clone(payload), 0)},
+		{"no descriptor is left", func(t *testing.T, k *keeper, b []byte) {
+			s, err := control.ParseSpawn(control.ExecSecret, b)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var old unix.Rlimit
+			if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &old); err != nil {
+				t.Fatal(err)
+			}
+			if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Max: old.Max}); err != nil {
+				t.Fatal(err)
+			}
+			defer unix.Setrlimit(unix.RLIMIT_NOFILE, &old)
+			k.run(1, &s)
+		}, bytes.Clone(payload)},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			ours, theirs := net.Pipe()
+			defer ours.Close()
+			go io.Copy(io.Discard, theirs) // ends with ours
+			tt.run(t, &keeper{conn: ours, requests: make(chan control.Frame)}, tt.b)
+			if bytes.Contains(tt.b, []byte("s3cr3t")) {
+				t.Error("the secret is still there")
+			}
+		})
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"sync"
@@ -143,7 +144,7 @@ func (s *server) request(ctx context.Context, conn *control.Conn, runs *runs, f 
 		go func() {
 			defer done()
 			defer clear(f.Payload) // it may hold a secret; what was passed on is a copy
-			s.invoke(ctx, conn, f, spawn.Timeout)
+			s.invoke(ctx, conn, f, spawn.ID, spawn.Timeout)
 		}()
 		return nil
 	}
@@ -151,7 +152,7 @@ func (s *server) request(ctx context.Context, conn *control.Conn, runs *runs, f 
 }
 
 // invoke runs one command in a keeper and relays what it says.
-func (s *server) invoke(ctx context.Context, conn *control.Conn, exec control.Frame, timeout time.Duration) {
+func (s *server) invoke(ctx context.Context, conn *control.Conn, exec control.Frame, name string, timeout time.Duration) {
 	send := func(f control.Frame) {
 		f.Request = exec.Request
 		if conn.Send(f) != nil {
@@ -168,8 +169,13 @@ func (s *server) invoke(ctx context.Context, conn *control.Conn, exec control.Fr
 		return
 	}
 	s.audit.count("invocations", 1)
-	ended, gaveUp := make(chan struct{}), make(chan bool)
-	go func() { gaveUp <- s.giveUp(ctx, h.pid, timeout, ended) }()
+	ended, watched := make(chan struct{}), make(chan struct{})
+	var gaveUp bool
+	var by time.Time
+	go func() {
+		defer close(watched)
+		gaveUp, by = s.giveUp(ctx, h.child, timeout, ended)
+	}()
 
 	last := control.Frame{Type: control.Lost}
 	err = h.write(control.Frame{Type: exec.Type, Request: id, Payload: exec.Payload})
@@ -181,33 +187,41 @@ func (s *server) invoke(ctx context.Context, conn *control.Conn, exec control.Fr
 		stop()
 	}
 	close(ended)
+	<-watched
+	proven := !gaveUp && clean(last)
+	if proven {
+		last, proven = s.swept(last, by.Add(straysMargin))
+	}
 	// A clean keeper goes back before the outcome leaves, so that the next command finds it; the end of
 	// any other takes time that the worker need not wait.
-	if !<-gaveUp && clean(last) {
+	if proven {
 		s.pool.put(h, true)
 		send(last)
 		return
 	}
 	send(last)
+	s.audit.line(fmt.Sprintf("invocation not proven to have ended id=%q", name))
 	s.pool.put(h, false)
 }
 
 // giveUp ends a keeper and its tree when it says no end of its invocation in time, counted from the
-// time-out or the cancel. It returns whether it did.
-func (s *server) giveUp(ctx context.Context, keeper int, timeout time.Duration, ended <-chan struct{}) bool {
+// time-out or the cancel. It returns whether it did, and by when the end had to come.
+func (s *server) giveUp(ctx context.Context, keeper *child, timeout time.Duration, ended <-chan struct{}) (gaveUp bool, by time.Time) {
 	const end = Grace + KillWithin + keeperMargin
+	by = time.Now().Add(timeout + end)
 	late := time.NewTimer(timeout + end)
 	defer late.Stop()
 	for cancelled := ctx.Done(); ; {
 		select {
 		case <-ended:
-			return false
+			return false, by
 		case <-cancelled:
 			cancelled = nil
+			by = time.Now().Add(end)
 			late.Reset(end)
 		case <-late.C:
 			s.pool.reaper.killTree(keeper)
-			return true
+			return true, by
 		}
 	}
 }
@@ -227,10 +241,31 @@ func relay(h *handle, send func(control.Frame)) control.Frame {
 	}
 }
 
+// swept completes an outcome that the keeper calls proven: the keeper sees its own descendants only, and a
+// kernel may have given one of them to somebody else. The rest is PID 1's to look for, and to count, until the
+// deadline.
+func (s *server) swept(last control.Frame, deadline time.Time) (_ control.Frame, proven bool) {
+	if last.Type == control.SpawnFailed {
+		return last, true // the tenant had no word
+	}
+	sum, err := control.ParseSummary(last.Payload)
+	if err != nil {
+		return last, false
+	}
+	if bound := time.Now().Add(KillWithin); bound.Before(deadline) {
+		deadline = bound
+	}
+	killed, none := s.pool.reaper.sweep(deadline)
+	sum.Killed += killed
+	sum.Proven = none
+	last.Payload = sum.Encode()
+	return last, none
+}
+
 // clean says whether the keeper has proven that nothing is left.
 func clean(last control.Frame) bool {
 	if last.Type == control.SpawnFailed {
-		return true // no process existed
+		return true // the launch stage was reaped, and has executed nothing of the tenant's
 	}
 	sum, err := control.ParseSummary(last.Payload)
 	return last.Type == control.Result && err == nil && sum.Proven

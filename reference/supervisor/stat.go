@@ -32,8 +32,8 @@ func (s stat) dead() bool { return s.state == 'X' || s.state == 'Z' && s.threads
 func (s stat) halted() bool { return s.dead() || s.state == 'T' }
 
 var (
-	errStat = errors.New("unreadable process state")
-	errLate = errors.New("no time to look at every process")
+	errStat    = errors.New("unreadable process state")
+	errPartial = errors.New("not every process could be looked at")
 )
 
 func readStat(pid int) (stat, error) {
@@ -72,10 +72,14 @@ func parseStat(pid int, line []byte) (stat, error) {
 	return stat{pid: pid, ppid: ppid, group: group, state: f[0][0], threads: threads, start: start}, nil
 }
 
-// descendants returns the processes below root, parents before children. roots limits the first
-// level; nil takes all of it. The view is not atomic: a link in it is proven by reading it again.
-// After the deadline no more is read: what was found is returned with [errLate].
-func descendants(root int, roots func(pid int) bool, deadline time.Time) ([]stat, error) {
+// descendants returns the processes below root, parents before children. roots, if given, chooses the
+// first level instead, from all processes. The view is not atomic: a link in it is proven by reading it again.
+// After the deadline no more is read. When that leaves a process out, or one that is there cannot be read, what was
+// found is returned with [errPartial].
+func descendants(root int, roots func(stat) bool, deadline time.Time) ([]stat, error) {
+	if roots == nil {
+		roots = func(s stat) bool { return s.ppid == root }
+	}
 	d, err := os.Open("/proc")
 	if err != nil {
 		return nil, fmt.Errorf("list processes: %w", err)
@@ -86,24 +90,27 @@ func descendants(root int, roots func(pid int) bool, deadline time.Time) ([]stat
 		return nil, fmt.Errorf("list processes: %w", err)
 	}
 	children := map[int][]stat{}
-	var late error
+	var out []stat
+	var partial error
 	for _, name := range names {
 		pid, err := strconv.Atoi(name)
 		if err != nil {
 			continue
 		}
 		if time.Now().After(deadline) {
-			late = errLate
+			partial = errPartial
 			break
 		}
-		if s, err := readStat(pid); err == nil {
+		s, err := readStat(pid)
+		switch {
+		case errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH): // gone
+		case err != nil:
+			partial = fmt.Errorf("%w: %w", errPartial, err)
+		default:
 			children[s.ppid] = append(children[s.ppid], s)
-		}
-	}
-	var out []stat
-	for _, s := range children[root] {
-		if roots == nil || roots(s.pid) {
-			out = append(out, s)
+			if roots(s) {
+				out = append(out, s)
+			}
 		}
 	}
 	for i := 0; i < len(out); i++ {
@@ -113,5 +120,5 @@ func descendants(root int, roots func(pid int) bool, deadline time.Time) ([]stat
 			}
 		}
 	}
-	return out, late
+	return out, partial
 }

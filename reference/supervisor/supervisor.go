@@ -32,7 +32,11 @@ func Run(stderr io.Writer) error {
 		return err
 	}
 	a := newAudit(stderr)
-	p := &pool{reaper: newReaper(a), audit: a}
+	r, err := newReaper(a)
+	if err != nil {
+		return err
+	}
+	p := &pool{reaper: r, audit: a}
 	if err := p.fill(); err != nil {
 		return err
 	}

@@ -9,11 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tree is every process below root, which is the calling process. Precondition of its methods:
-// nobody reaps children of root while they run, so that the pid of a direct child is its own.
+// tree is every process below root, which is the calling process, or those that roots chooses and all
+// below them. Precondition of its methods: nobody reaps children of root while they run, so that the pid
+// of a direct child is its own.
 type tree struct {
 	root  int
-	roots func(pid int) bool
+	roots func(stat) bool
 }
 
 // signal sends sig to each process of one look at the tree, and returns how many of them could
@@ -27,12 +28,12 @@ type tree struct {
 // Under a bomb each system call here may wait for a hundred processes, so a look ends at the deadline.
 func (t tree) signal(sig unix.Signal, skipHalted bool, deadline time.Time) (running int, err error) {
 	look, err := descendants(t.root, t.roots, time.Now().Add(time.Until(deadline)/2)) // the rest is for what it finds
-	if errors.Is(err, errLate) {
+	if errors.Is(err, errPartial) {
 		running++ // whoever was not read
 	} else if err != nil {
 		return 0, err
 	}
-	proven := map[int]bool{t.root: true}
+	proven := map[int]bool{t.root: true, noParent: true}
 	for _, p := range look {
 		if time.Now().After(deadline) {
 			return running + 1, nil

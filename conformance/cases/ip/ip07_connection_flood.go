@@ -26,11 +26,11 @@ const (
 
 // IP07 floods the control socket with connections.
 var IP07 = conformance.Case{
-	ID: "IP-07", Revision: 1, Title: "Connection flood",
+	ID: "IP-07", Revision: 2, Title: "Connection flood",
 	Requirement: "However many connect, the supervisor keeps a bounded number of them, goes on accepting, and the worker's commands keep their pace.",
 	Threat:      "A tenant makes its sandbox deaf, and the worker wait, by connecting.",
 	Attack:      "Each until it has done its work, at most 10 s: the tenant connects by path; a child of root with gid 65532, whom the file modes let through, connects and leaves; root peers, put into the sandbox by the suite, connect and leave; root peers connect, say nothing and hold on, up to 1,024 at a time; root peers connect while PID 1 may open no further descriptor.",
-	Witness:     "Refused tries of the tenant (at least 100); connections of the others that were made (at least 100 of each kind); root peers that were greeted in the flood (at least 4), and others that were turned away or ended while these were kept (at least 50; none where more are kept than may be); connections that were left in the queue while PID 1 was out of descriptors (at least 4, where root may take them away).",
+	Witness:     "Refused tries of the tenant (at least 100); connections of the others that were made (at least 100 of each kind); root peers that were greeted in the flood (at least 4), and others that were turned away or ended while these were kept (at least 50; none where more are kept than may be); connections that were left in the queue, or ended without a word, while PID 1 was out of descriptors (at least 4, where root may take them away).",
 	Oracle:      "Commands through the worker meanwhile, against the quiet median of the same command. The attack counts how many connections were greeted and alive at one time. Afterwards a new root peer is served.",
 	Precedent:   "origin",
 	Tier:        conformance.Full, Timeout: 4 * time.Minute,

@@ -25,11 +25,11 @@ const (
 
 // PR05 leaves daemons behind that gave up everything that ties them to the invocation.
 var PR05 = conformance.Case{
-	ID: "PR-05", Revision: 1, Title: "Daemonise",
+	ID: "PR-05", Revision: 2, Title: "Daemonise",
 	Requirement: "Everything that an invocation started ends with it; the reply still carries the leader's exit code and says that descendants were killed.",
 	Threat:      "A daemon outlives its invocation and acts in the next one.",
-	Attack:      "Two grandchildren after a double fork, in sessions of their own, with every descriptor closed and TERM, INT, HUP ignored, append to files every 50 ms; the leader exits 0.",
-	Witness:     "Daemons whose heartbeat the host saw grow before the reply (2).",
+	Attack:      "Three grandchildren after a double fork, in sessions of their own, with every descriptor closed and TERM, INT, HUP ignored, append to files every 50 ms; the parent of one ends only after the leader has cleared its mark of a subreaper by prctl(2), which on some kernels takes the orphan from the subreaper above. The leader exits 0.",
+	Witness:     "Daemons whose heartbeat the host saw grow before the reply (3).",
 	Oracle:      "Growth of the heartbeat files, watched on the host.",
 	Precedent:   "E2B#1031; openclaw#110735; langfuse#15955",
 	Tier:        conformance.Smoke, Control: true, PerImage: true, Timeout: 30 * time.Second,
@@ -48,7 +48,7 @@ func runPR05(ctx context.Context, t *conformance.T) error {
 	if err != nil {
 		return err
 	}
-	names := []string{"beat", "beat1"}
+	names := []string{"beat", "beat1", "beat2"}
 
 	// Attack: the host watches the daemons live before the leader is answered for.
 	beats := make([]func() int64, len(names))
@@ -57,7 +57,7 @@ func runPR05(ctx context.Context, t *conformance.T) error {
 			return err
 		}
 	}
-	o, err := attack.Must(ctx, sb, target.Command{Argv: attack.Command(program, "daemonise", "-file", "beat", "-n", fmt.Sprint(len(names)), "-life", "60s"), Timeout: 20 * time.Second})
+	o, err := attack.Must(ctx, sb, target.Command{Argv: attack.Command(program, "daemonise", "-file", "beat", "-n", "2", "-unmarked", "1", "-life", "60s"), Timeout: 20 * time.Second})
 	if err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -16,10 +17,12 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -321,10 +324,19 @@ func keep(a []string) {
 	}
 }
 
-// attack tries what must fail against pid 1 and the keeper, and prints what did not fail.
+// attack tries what must fail against every process of root's, and prints what did not fail.
 func attack([]string) {
 	got := []string{}
-	for _, pid := range []int{1, os.Getppid()} {
+	targets := rootProcesses()
+	if !slices.Contains(targets, 1) || !slices.Contains(targets, os.Getppid()) || len(targets) < 4 {
+		fatal(fmt.Sprint("PID 1, keepers and the bridge are not among ", targets))
+	}
+	// What is tried against root's has to work against a process of one's own, or its failure says nothing.
+	if mine := reach(os.Getpid()); len(mine) != 4 {
+		fatal(fmt.Sprint("of one's own process only this is reached: ", mine))
+	}
+	for _, pid := range targets {
+		got = append(got, reach(pid)...)
 		try := func(name string, err error) {
 			if err == nil {
 				got = append(got, fmt.Sprintf("%s %d", name, pid))
@@ -337,9 +349,7 @@ func attack([]string) {
 		for _, file := range []string{"mem", "environ", "oom_score_adj"} {
 			f, err := os.OpenFile(fmt.Sprintf("/proc/%d/%s", pid, file), os.O_WRONLY, 0)
 			try("write "+file, err)
-			if err == nil {
-				f.Close()
-			}
+			f.Close()
 		}
 		_, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
 		try("fd", err)
@@ -347,6 +357,39 @@ func attack([]string) {
 		try("prlimit", unix.Prlimit(pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: 3}, &lim))
 	}
 	json.NewEncoder(os.Stdout).Encode(got)
+}
+
+// rootProcesses lists the processes of uid 0.
+func rootProcesses() (pids []int) {
+	names, _ := filepath.Glob("/proc/[0-9]*")
+	for _, name := range names {
+		if st, err := os.Stat(name); err == nil && st.Sys().(*syscall.Stat_t).Uid == 0 {
+			pids = append(pids, num(filepath.Base(name)))
+		}
+	}
+	return pids
+}
+
+// reach tells in which ways the memory of a process can be reached. EFAULT says so too: the address need not be there.
+func reach(pid int) (got []string) {
+	hit := func(name string, err error) {
+		if err == nil || errors.Is(err, unix.EFAULT) {
+			got = append(got, fmt.Sprintf("%s %d", name, pid))
+		}
+	}
+	for _, file := range []string{"environ", "mem"} {
+		f, err := os.Open(fmt.Sprintf("/proc/%d/%s", pid, file))
+		hit("read "+file, err)
+		f.Close()
+	}
+	word := make([]byte, 1)
+	local := []unix.Iovec{{Base: &word[0], Len: 1}}
+	remote := []unix.RemoteIovec{{Base: uintptr(unsafe.Pointer(&word[0])), Len: 1}}
+	_, err := unix.ProcessVMReadv(pid, local, remote, 0)
+	hit("process_vm_readv", err)
+	_, err = unix.ProcessVMWritev(pid, local, remote, 0)
+	hit("process_vm_writev", err)
+	return got
 }
 
 // dial tries the control socket by several paths and prints each error.

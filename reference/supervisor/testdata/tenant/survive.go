@@ -3,7 +3,9 @@
 package main
 
 import (
+	"errors"
 	"os"
+	"os/exec"
 	"os/signal"
 	"runtime"
 	"strconv"
@@ -16,7 +18,7 @@ import (
 
 // survivors are the ways to outlive an invocation that main's do not have.
 func survivors() map[string]func([]string) {
-	return map[string]func([]string){"nested": nested, "pair": pair, "traced": traced, "vforker": vforker, "halter": halter, "fifo": fifo}
+	return map[string]func([]string){"nested": nested, "pair": pair, "traced": traced, "vforker": vforker, "halter": halter, "fifo": fifo, "unmarked": unmarked, "become": become, "namespace": namespace}
 }
 
 // nested leaves subreapers below subreapers, each with an orphan of its own that beats.
@@ -35,6 +37,53 @@ func nested(a []string) {
 		spawn(true, "nested", a[0], strconv.Itoa(n-1))
 	}
 	time.Sleep(time.Hour)
+}
+
+// unmarked clears the mark of a subreaper that it never was. Some sentries then give the orphans of its
+// children to PID 1: one is left, by a child that was there before. "stay": it says so, and stays.
+func unmarked(a []string) {
+	if len(a) == 2 && a[1] == "child" {
+		waitFor("/tmp/" + a[0])
+		spawn(true, "stubborn", a[0])
+		waitFor(a[0])
+		return
+	}
+	c := spawn(true, "unmarked", a[0], "child")
+	unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+	os.WriteFile("/tmp/"+a[0], []byte("."), 0o644)
+	if err := c.Wait(); err != nil {
+		fatal(err)
+	}
+	if len(a) == 2 {
+		os.WriteFile(a[0]+".orphaned", []byte("."), 0o644)
+		time.Sleep(time.Hour)
+	}
+}
+
+// namespace leaves processes in a pid namespace of its own, whose first one has ended.
+func namespace(a []string) {
+	const n = 3
+	if len(a) == 2 { // the first one
+		for i := range n {
+			spawn(true, "stubborn", a[0]+strconv.Itoa(i+1))
+			waitFor(a[0] + strconv.Itoa(i+1))
+		}
+		return
+	}
+	self, _ := os.Executable()
+	c := exec.Command(self, "namespace", a[0], "first")
+	c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWUSER | unix.CLONE_NEWPID}
+	if out, err := c.CombinedOutput(); err != nil {
+		fatal(string(out) + err.Error())
+	}
+}
+
+// become beats as the tenant; it is started as root.
+func become(a []string) {
+	if err := errors.Join(syscall.Setgroups(nil), syscall.Setresgid(65532, 65532, 65532), syscall.Setresuid(65532, 65532, 65532)); err != nil {
+		fatal(err)
+	}
+	stubborn(a)
 }
 
 // pair leaves two processes that watch each other: who finds the other dead forks it again.
