@@ -185,9 +185,12 @@ func (d breakdown) blocked(ctx context.Context, t *conformance.T, b *delivery.Bo
 	return nil
 }
 
+// labelSandbox is the reference worker's label for a container's sandbox.
+const labelSandbox = "hallmark.sandbox"
+
 // owned counts the containers of a sandbox, running or not, at the engine.
 func owned(ctx context.Context, engine *oracle.Engine, sandbox string) (int, error) {
-	ids, err := engine.Labelled(ctx, "hallmark.sandbox", sandbox)
+	ids, err := engine.Labelled(ctx, labelSandbox, sandbox)
 	return len(ids), err
 }
 
@@ -226,9 +229,10 @@ func (d breakdown) settled(ctx context.Context, t *conformance.T, b *delivery.Bo
 		t.Fail("retry-unbounded", "%s: %d removals within %d ms, without growing intervals", d.name, removals, took.Milliseconds())
 	}
 	for _, id := range append(delivery.Started(calls), old.ID) {
-		if _, found, err := engine.Inspect(ctx, id); err != nil {
+		// A sandbox that was made for the workspace as soon as it was free has another label.
+		if f, found, err := engine.Inspect(ctx, id); err != nil {
 			return err
-		} else if found {
+		} else if found && f.Labels[labelSandbox] == b.ID() {
 			t.Fail("ownership-forgotten", "%s: a container is there although the sandbox is gone", d.name)
 		}
 	}
