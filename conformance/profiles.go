@@ -9,7 +9,7 @@ import "github.com/hallmark-sandbox/hallmark/evidence"
 const (
 	ProfileBaseline    = "baseline"    // runs commands over a workspace, without a network
 	ProfileQuota       = "quota"       // the workspace is bounded
-	ProfileCredentials = "credentials" // secrets arrive by descriptor 3 only
+	ProfileCredentials = "credentials" // secrets arrive by descriptor 3 only, and none outlives its worker
 	ProfileLifecycle   = "lifecycle"   // what a dead daemon left is cleaned up, and nothing else
 	ProfileProtocol    = "protocol"    // speaks the worker API, with a supervisor in the sandbox
 	ProfileAdmission   = "admission"   // starts pinned digests only
@@ -30,7 +30,7 @@ func profiles() []evidence.Profile {
 	return []evidence.Profile{
 		of(ProfileAdmission, FeatureAdmission, FeatureExec, FeatureFiles, FeatureProtocol),
 		of(ProfileBaseline, FeatureExec, FeatureFiles, FeatureNoNetwork),
-		of(ProfileCredentials, FeatureCreds, FeatureExec, FeatureFiles, FeatureProtocol),
+		of(ProfileCredentials, FeatureCreds, FeatureExec, FeatureFiles, FeatureProtocol, FeatureReconcile),
 		of(ProfileLifecycle, FeatureReconcile, FeatureExec, FeatureFiles),
 		of(ProfileOpenat2, FeatureOpenat2, FeatureExec, FeatureFiles),
 		of(ProfileProtocol, FeatureProtocol, FeatureExec, FeatureFiles, FeatureSupervisor),

@@ -59,13 +59,13 @@ func word(r target.TapeRule) string {
 func (p *Proxy) disturb(w http.ResponseWriter, r *http.Request, index int, rule target.TapeRule) {
 	p.held.Add(1)
 	defer p.held.Done()
+	defer p.update(index, func(c *target.TapeCall) { c.Held = false }) // also when the engine did not answer
 	body, err := io.ReadAll(io.LimitReader(r.Body, maxHeld+1))
 	r.Body.(*capture).flush()
 	if err != nil || len(body) > maxHeld {
 		panic(http.ErrAbortHandler)
 	}
 	passed := func(status int) { p.update(index, func(c *target.TapeCall) { c.Status, c.Held = status, false }) }
-	defer p.update(index, func(c *target.TapeCall) { c.Held = false }) // also when the engine did not answer
 	switch rule.Fault {
 	case target.FaultStatus:
 		passed(rule.Status)

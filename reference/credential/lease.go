@@ -104,7 +104,7 @@ func (l *Lease) Dispose() {
 	parts, unasked := l.parts, l.unasked
 	l.mu.Unlock()
 	for _, p := range parts {
-		l.resolver.release(p)
+		l.resolver.release(p, providerBudget)
 	}
 	for _, q := range unasked {
 		l.resolver.close(q)
@@ -118,13 +118,16 @@ func (l *Lease) wipeLocked() {
 	l.fields = nil
 }
 
+// settleBudget bounds one provider's call of [Resolver.Settle]: the end of a worker waits for the one under way.
+const settleBudget = 10 * time.Second
+
 // release tells one provider, and when that has heard it, makes durable that it has. A failure is logged and
 // not repeated by this process: once is the promise. The attempt stays open then, as when this process
 // dies in between: the next one tells the provider again, so that nothing stays leased for good. The context is of
 // its own: what ended the invocation must not keep the provider from hearing of it.
-func (r *Resolver) release(p part) {
+func (r *Resolver) release(p part, within time.Duration) {
 	r.disposed.Add(1)
-	ctx, cancel := context.WithTimeout(context.Background(), providerBudget)
+	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
 	failure := ""
 	func() {
@@ -170,7 +173,7 @@ func (r *Resolver) Settle(ctx context.Context) {
 			continue
 		}
 		r.log.Info("credential lease of an earlier process given back", "binding", o.Request.BindingID, "attempt", o.Request.AttemptID)
-		r.release(p)
+		r.release(p, settleBudget)
 	}
 	r.left = nil
 }

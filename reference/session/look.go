@@ -13,7 +13,8 @@ import (
 	"github.com/hallmark-sandbox/hallmark/reference/engine"
 )
 
-// lookWithin bounds one look, which takes some milliseconds.
+// lookWithin bounds the command of one look, which takes some milliseconds. What it starts ends within
+// [control.TerminateWithin] after that.
 const lookWithin = 2 * time.Second
 
 // Look has the sandbox look a path of its workspace up, with the tenant's authority. A sentry keeps what it
@@ -27,6 +28,8 @@ func (m *Manager) Look(ctx context.Context, ws, sb string, path []byte) error {
 		return err
 	}
 	defer release()
+	s.looking.Lock()
+	defer s.looking.Unlock()
 	// Not with the caller, who may leave: what it asked for has happened.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookWithin)
 	defer cancel()
@@ -38,6 +41,8 @@ func (m *Manager) Look(ctx context.Context, ws, sb string, path []byte) error {
 	case errors.As(err, &spawn) && spawn.Step == control.StepCwd:
 		return nil // it was looked up
 	case errors.Is(err, control.ErrBusy): // nothing was started
+	case errors.Is(err, control.ErrLost):
+		return m.lost(s, err)
 	case unclean(o, err):
 		m.retire(s, s.rec.Generation, reasonCleanup)
 	}

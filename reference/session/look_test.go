@@ -27,6 +27,7 @@ func TestLook(t *testing.T) {
 		{"a folder's", control.Outcome{ExitCode: 1, CleanupProven: true}, nil, true, false},
 		{"no process", control.Outcome{}, &control.SpawnError{Step: control.StepFork, Errno: syscall.EAGAIN}, false, false},
 		{"busy", control.Outcome{}, control.ErrBusy, false, false},
+		{"lost", control.Outcome{}, control.ErrLost, false, true},
 		{"unproven", control.Outcome{}, nil, true, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

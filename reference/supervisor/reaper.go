@@ -181,12 +181,22 @@ func (r *reaper) nobody() bool {
 // Beside a bomb a look may take seconds: each of its system calls waits for the processor like all others.
 func (r *reaper) sweep(deadline time.Time) (killed uint64, none bool) {
 	t := tree{root: os.Getpid(), roots: r.stray}
+	corpses := map[int]uint64{} // start times of strays that were dead at an earlier look
 	for {
 		r.mu.Lock()
 		r.reap()
 		if none = r.nobody(); !none {
 			left, err := descendants(t.root, t.roots, deadline)
-			none = err == nil && len(left) == 0
+			none = err == nil
+			for _, p := range left {
+				// Somebody may keep a dead one from being reaped, ptrace(2). It has forked nobody since.
+				if start, ok := corpses[p.pid]; !p.dead() || !ok || start != p.start {
+					none = false
+				}
+				if p.dead() {
+					corpses[p.pid] = p.start
+				}
+			}
 		}
 		if none {
 			killed, r.killed = r.killed, 0

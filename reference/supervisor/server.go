@@ -159,6 +159,7 @@ func (s *server) invoke(ctx context.Context, conn *control.Conn, exec control.Fr
 			conn.Close() // its reader then cancels every invocation of it
 		}
 	}
+	begun := time.Now()
 	h, id, busy, err := s.pool.get(exec.Type == control.ExecSecret)
 	switch {
 	case busy:
@@ -174,7 +175,7 @@ func (s *server) invoke(ctx context.Context, conn *control.Conn, exec control.Fr
 	var by time.Time
 	go func() {
 		defer close(watched)
-		gaveUp, by = s.giveUp(ctx, h.child, timeout, ended)
+		gaveUp, by = s.giveUp(ctx, h.child, begun, timeout, ended)
 	}()
 
 	last := control.Frame{Type: control.Lost}
@@ -199,19 +200,38 @@ func (s *server) invoke(ctx context.Context, conn *control.Conn, exec control.Fr
 		send(last)
 		return
 	}
-	send(last)
+	send(unproven(last))
 	s.audit.line(fmt.Sprintf("invocation not proven to have ended id=%q", name))
 	s.pool.put(h, false)
 }
 
+// unproven is an outcome of which nobody but the keeper says that nothing is left.
+func unproven(last control.Frame) control.Frame {
+	if last.Type != control.Result {
+		return last
+	}
+	sum, err := control.ParseSummary(last.Payload)
+	if err != nil {
+		return control.Frame{Type: control.Lost}
+	}
+	sum.Proven = false
+	last.Payload = sum.Encode()
+	return last
+}
+
 // giveUp ends a keeper and its tree when it says no end of its invocation in time, counted from the
-// time-out or the cancel. It returns whether it did, and by when the end had to come.
-func (s *server) giveUp(ctx context.Context, keeper *child, timeout time.Duration, ended <-chan struct{}) (gaveUp bool, by time.Time) {
+// time-out or the cancel. The worker's clock runs since the request has begun, whatever the start of a keeper
+// took. It returns whether it did, and by when the end had to come.
+func (s *server) giveUp(ctx context.Context, keeper *child, begun time.Time, timeout time.Duration, ended <-chan struct{}) (gaveUp bool, by time.Time) {
 	const end = Grace + KillWithin + keeperMargin
-	by = time.Now().Add(timeout + end)
-	late := time.NewTimer(timeout + end)
+	cancelled := ctx.Done()
+	by = begun.Add(timeout + end)
+	if ctx.Err() != nil { // before there was a keeper
+		cancelled, by = nil, begun.Add(end)
+	}
+	late := time.NewTimer(time.Until(by))
 	defer late.Stop()
-	for cancelled := ctx.Done(); ; {
+	for {
 		select {
 		case <-ended:
 			return false, by

@@ -212,7 +212,7 @@ func (p *connections) enter(c *conn, workspace string) error {
 		return errPeerLeft
 	}
 	if c.busyOf[workspace] == 0 {
-		if p.busyOf[workspace] >= max(p.max/2, 1) {
+		if workspace != "" && p.busyOf[workspace] >= max(p.max/2, 1) { // what is of no workspace is short: health
 			return api.E(api.Unavailable, fmt.Errorf("%d connections are busy with this workspace", p.busyOf[workspace]))
 		}
 		p.busyOf[workspace]++

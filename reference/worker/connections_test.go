@@ -135,8 +135,13 @@ func TestFullHouseOfCallers(t *testing.T) {
 			done <- err
 		}()
 	}
-	<-entered
-	<-entered
+	for range 2 {
+		select {
+		case <-entered:
+		case err := <-done:
+			t.Fatalf("a command ended before it began: %v", err)
+		}
+	}
 	third := r.dial()
 	say(t, third, healthz)
 	if served(t, third, 3*connectionGrace) {
@@ -230,6 +235,23 @@ func TestSlowHeadersOfACaller(t *testing.T) {
 	}
 	say(t, known, "GET /v1/health HTTP/1.1\r\nHost: w\r\nX: ")
 	ended(t, known)
+}
+
+// TestHealthHasNoShare: it is of no workspace, and every caller asks for it first.
+func TestHealthHasNoShare(t *testing.T) {
+	p := newConnections(2)
+	for range 2 {
+		if err := p.enter(&conn{}, ""); err != nil {
+			t.Error(err)
+		}
+	}
+	one, other := &conn{}, &conn{}
+	if err := p.enter(one, "ws"); err != nil {
+		t.Error(err)
+	}
+	if err := p.enter(other, "ws"); err == nil {
+		t.Error("a workspace has more than half of the places")
+	}
 }
 
 // TestUsedCapabilityProvesNothing: what was good once, or could not be used up, leaves its connection a

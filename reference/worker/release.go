@@ -39,7 +39,7 @@ func (r releasing) Rename(ctx context.Context, from, to []byte) error {
 
 func (r releasing) Write(ctx context.Context, call api.FileCall, body io.Reader, want string) (int64, string, error) {
 	size, digest, err := r.Files.Write(ctx, call, body, want)
-	if err == nil && call.Mode == api.WriteReplace {
+	if err == nil && call.Mode != api.WriteCreate { // an append makes another inode, too
 		r.look(ctx, call.Path)
 	}
 	return size, digest, err

@@ -36,6 +36,10 @@ func TestReleaseNames(t *testing.T) {
 			_, _, err := f.Write(ctx, api.FileCall{Path: []byte("a"), Mode: api.WriteReplace}, nil, "")
 			return err
 		}, []string{"Write", "look a"}},
+		{"append", func() error {
+			_, _, err := f.Write(ctx, api.FileCall{Path: []byte("a"), Mode: api.WriteAppend}, nil, "")
+			return err
+		}, []string{"Write", "look a"}},
 		{"create", func() error {
 			_, _, err := f.Write(ctx, api.FileCall{Path: []byte("a"), Mode: api.WriteCreate}, nil, "")
 			return err

@@ -29,7 +29,7 @@ const (
 
 // LC05 holds every call for a container back.
 var LC05 = conformance.Case{
-	ID: "LC-05", Revision: 1, Title: "Engine stalled",
+	ID: "LC-05", Revision: 1, Title: "dockerd stalled",
 	Requirement: "While the engine makes no container, commands in sandboxes that are there go on, creates beyond a bound are refused at once, and what is under way is bounded too; when it goes on, each create has one container or none, and new ones are served.",
 	Threat:      "A hanging engine takes the runtime with it; or callers that try again pile up requests, each of which becomes a container when the engine wakes.",
 	Attack:      "Each call that makes a container is held for 20 s, and made then. Meanwhile 24 creates are asked for at once, and small commands run one after another in a sandbox from before.",

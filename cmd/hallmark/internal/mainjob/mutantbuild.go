@@ -130,7 +130,7 @@ func (b *builds) next() (string, error) {
 	built, ok := <-b.queue
 	switch {
 	case !ok:
-		return "", b.ctx.Err()
+		return "", errors.Join(b.ctx.Err(), errors.New("no mutant is built any more"))
 	case errors.Is(built.err, errSourcesChanged):
 		return "", &exit.Error{Status: exit.Failed, Sentence: built.err.Error(), Remedy: "`make build`, then again; work in another clone meanwhile"}
 	case built.err != nil:
