@@ -142,6 +142,7 @@ func isTarget(fn *ast.FuncDecl) bool {
 //
 // The time is ended by an interrupt, not by -fuzztime: before Go 1.27 the deadline of that flag could
 // fail a target that found nothing, with "context deadline exceeded" (https://go.dev/issue/75804).
+// Nothing is made smaller: of inputs that take a second each that took all of the time, and longer.
 func run(ctx context.Context, root string, t target, d time.Duration) ([]byte, error) {
 	bin, cache, out, err := compile(ctx, root, t)
 	if err != nil {
@@ -150,7 +151,8 @@ func run(ctx context.Context, root string, t target, d time.Duration) ([]byte, e
 	defer os.RemoveAll(filepath.Dir(bin))
 	running, end := context.WithCancel(ctx)
 	defer end()
-	cmd := exec.CommandContext(running, bin, "-test.run=^$", "-test.fuzz=^"+t.name+"$", "-test.fuzzcachedir="+cache, "-test.parallel=1", "-test.paniconexit0")
+	cmd := exec.CommandContext(running, bin, "-test.run=^$", "-test.fuzz=^"+t.name+"$", "-test.fuzzcachedir="+cache, "-test.parallel=1",
+		"-test.fuzzminimizetime=0", "-test.paniconexit0")
 	cmd.Dir = filepath.Join(root, t.dir)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = time.Minute
