@@ -55,7 +55,12 @@ func fuzz(ctx context.Context, root string, d time.Duration, only string) error 
 	if err != nil {
 		return err
 	}
-	var group errgroup.Group // not its context: a finding stops no other target
+	inputs, err := exec.CommandContext(ctx, "go", "env", "GOCACHE").Output()
+	if err != nil {
+		return fmt.Errorf("go env GOCACHE: %w", err)
+	}
+	cache := filepath.Join(strings.TrimSpace(string(inputs)), "fuzz") // where the go command keeps inputs, by package
+	var group errgroup.Group                                          // not its context: a finding stops no other target
 	group.SetLimit(runtime.NumCPU())
 	var mu sync.Mutex // of what follows, and of standard output
 	var failed []error
@@ -69,7 +74,7 @@ func fuzz(ctx context.Context, root string, d time.Duration, only string) error 
 			if ctx.Err() != nil {
 				return nil
 			}
-			out, err := run(ctx, root, t, d)
+			out, err := run(ctx, root, t, cache, d)
 			mu.Lock()
 			defer mu.Unlock()
 			fmt.Printf("== %s\n%s", t, out)
@@ -143,15 +148,15 @@ func isTarget(fn *ast.FuncDecl) bool {
 // The time is ended by an interrupt, not by -fuzztime: before Go 1.27 the deadline of that flag could
 // fail a target that found nothing, with "context deadline exceeded" (https://go.dev/issue/75804).
 // Nothing is made smaller: of inputs that take a second each that took all of the time, and longer.
-func run(ctx context.Context, root string, t target, d time.Duration) ([]byte, error) {
-	bin, cache, out, err := compile(ctx, root, t)
+func run(ctx context.Context, root string, t target, cache string, d time.Duration) ([]byte, error) {
+	bin, path, out, err := compile(ctx, root, t)
 	if err != nil {
 		return out, err
 	}
 	defer os.RemoveAll(filepath.Dir(bin))
 	running, end := context.WithCancel(ctx)
 	defer end()
-	cmd := exec.CommandContext(running, bin, "-test.run=^$", "-test.fuzz=^"+t.name+"$", "-test.fuzzcachedir="+cache, "-test.parallel=1",
+	cmd := exec.CommandContext(running, bin, "-test.run=^$", "-test.fuzz=^"+t.name+"$", "-test.fuzzcachedir="+filepath.Join(cache, path), "-test.parallel=1",
 		"-test.fuzzminimizetime=0", "-test.paniconexit0")
 	cmd.Dir = filepath.Join(root, t.dir)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
@@ -172,17 +177,13 @@ func run(ctx context.Context, root string, t target, d time.Duration) ([]byte, e
 }
 
 // compile builds the instrumented test binary of a target's package in a folder of its own, and names
-// the folder in which the go command keeps the package's inputs. What it returns besides is output.
-func compile(ctx context.Context, root string, t target) (bin, cache string, out []byte, err error) {
+// the package. What it returns besides is output.
+func compile(ctx context.Context, root string, t target) (bin, path string, out []byte, err error) {
 	list := exec.CommandContext(ctx, "go", "list", "-e", "-f", "{{.ImportPath}}", t.dir) // what is wrong with it, the build says
 	list.Dir = root
-	path, err := list.Output()
+	name, err := list.Output()
 	if err != nil {
 		return "", "", nil, fmt.Errorf("go list: %w", err)
-	}
-	gocache, err := exec.CommandContext(ctx, "go", "env", "GOCACHE").Output()
-	if err != nil {
-		return "", "", nil, fmt.Errorf("go env GOCACHE: %w", err)
 	}
 	dir, err := os.MkdirTemp("", "fuzz-")
 	if err != nil {
@@ -197,7 +198,7 @@ func compile(ctx context.Context, root string, t target) (bin, cache string, out
 	if err != nil {
 		return "", "", out, errors.Join(fmt.Errorf("go test -c: %w", err), os.RemoveAll(dir))
 	}
-	return bin, filepath.Join(strings.TrimSpace(string(gocache)), "fuzz", strings.TrimSpace(string(path))), out, nil
+	return bin, strings.TrimSpace(string(name)), out, nil
 }
 
 // clock keeps what a test binary says and ends its time d after it began to fuzz: an interrupt that

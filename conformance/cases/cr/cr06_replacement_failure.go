@@ -185,12 +185,9 @@ func (d breakdown) blocked(ctx context.Context, t *conformance.T, b *delivery.Bo
 	return nil
 }
 
-// labelSandbox is the reference worker's label for a container's sandbox.
-const labelSandbox = "hallmark.sandbox"
-
 // owned counts the containers of a sandbox, running or not, at the engine.
 func owned(ctx context.Context, engine *oracle.Engine, sandbox string) (int, error) {
-	ids, err := engine.Labelled(ctx, labelSandbox, sandbox)
+	ids, err := engine.Labelled(ctx, attack.LabelSandbox, sandbox)
 	return len(ids), err
 }
 
@@ -232,7 +229,7 @@ func (d breakdown) settled(ctx context.Context, t *conformance.T, b *delivery.Bo
 		// A sandbox that was made for the workspace as soon as it was free has another label.
 		if f, found, err := engine.Inspect(ctx, id); err != nil {
 			return err
-		} else if found && f.Labels[labelSandbox] == b.ID() {
+		} else if found && f.Labels[attack.LabelSandbox] == b.ID() {
 			t.Fail("ownership-forgotten", "%s: a container is there although the sandbox is gone", d.name)
 		}
 	}

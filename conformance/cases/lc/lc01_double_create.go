@@ -57,8 +57,8 @@ func runLC01(ctx context.Context, t *conformance.T) error {
 	if err != nil {
 		return err
 	}
-	c.worker = own.Labels[labelWorker]
-	list, err := c.engine.Labelled(ctx, labelWorker, c.worker)
+	c.worker = own.Labels[attack.LabelWorker]
+	list, err := c.engine.Labelled(ctx, attack.LabelWorker, c.worker)
 	if err != nil {
 		return err
 	}
@@ -109,7 +109,7 @@ func (c *creates) count(ctx context.Context, after string, want int) error {
 			asked++
 		}
 	}
-	list, err := c.engine.Labelled(ctx, labelWorker, c.worker)
+	list, err := c.engine.Labelled(ctx, attack.LabelWorker, c.worker)
 	if err != nil {
 		return err
 	}

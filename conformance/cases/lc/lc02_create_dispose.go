@@ -124,7 +124,7 @@ func (u *unmaking) round(ctx context.Context, what string, rule *target.TapeRule
 	if _, err := attack.Eventually(ctx, lc02Within, func() (bool, error) {
 		calls, _, err := t.Target().Observer.Tape(mark)
 		for _, c := range calls {
-			if id := underway.Label(c, labelSandbox); id != "" {
+			if id := underway.Label(c, attack.LabelSandbox); id != "" {
 				sandbox = id
 			}
 			held = held || c.Fault != ""
@@ -167,7 +167,7 @@ func (u *unmaking) round(ctx context.Context, what string, rule *target.TapeRule
 		var e end
 		if e.res, e.err = dispose.Wait(ctx); e.err == nil {
 			var list []string
-			list, e.err = u.engine.Labelled(ctx, labelSandbox, sandbox)
+			list, e.err = u.engine.Labelled(ctx, attack.LabelSandbox, sandbox)
 			e.kept = len(list)
 		}
 		ended <- e
@@ -205,7 +205,7 @@ func (u *unmaking) round(ctx context.Context, what string, rule *target.TapeRule
 
 // ended judges that nothing of a sandbox is left. What is, is disposed once more for the case's own sake.
 func (u *unmaking) ended(ctx context.Context, what, workspace, sandbox string) error {
-	none, err := underway.Gone(ctx, u.engine, labelSandbox, sandbox, lc02Within)
+	none, err := underway.Gone(ctx, u.engine, attack.LabelSandbox, sandbox, lc02Within)
 	if err != nil {
 		return err
 	}

@@ -121,7 +121,7 @@ func (k *crash) sandbox(ctx context.Context) (sb target.Sandbox, c target.Contai
 	sb = k.t.Sandbox(ctx, target.Spec{})
 	program = k.t.Tenant(ctx, sb)
 	c, err = attack.Container(ctx, k.t, sb)
-	k.worker = c.Labels[labelWorker]
+	k.worker = c.Labels[attack.LabelWorker]
 	return sb, c, program, err
 }
 
@@ -212,7 +212,7 @@ func (k *crash) start(ctx context.Context) error {
 	if err != nil || !ready {
 		return err
 	}
-	if none, err := underway.Gone(ctx, k.engine, labelWorker, k.worker, time.Second); err != nil {
+	if none, err := underway.Gone(ctx, k.engine, attack.LabelWorker, k.worker, time.Second); err != nil {
 		return err
 	} else if !none {
 		k.t.Fail("orphan-kept", "%s: a container is still there when the next worker serves", what)
@@ -274,20 +274,20 @@ func (k *crash) create(ctx context.Context) error {
 		return fmt.Errorf("%s: the engine answered the late call with status %d", what, call.Status)
 	}
 	k.t.Witness("came-late", 1)
-	none, err := underway.Gone(ctx, k.engine, labelSandbox, underway.Label(call, labelSandbox), lc04Within)
+	none, err := underway.Gone(ctx, k.engine, attack.LabelSandbox, underway.Label(call, attack.LabelSandbox), lc04Within)
 	if err != nil {
 		return err
 	}
 	if !none {
 		k.t.Fail("late-container-kept", "%s after it came, a container of a create before the crash is still there", lc04Within)
-		return k.drop(ctx, underway.Label(call, labelSandbox))
+		return k.drop(ctx, underway.Label(call, attack.LabelSandbox))
 	}
 	return k.free(ctx, what, a.Spec.WorkspaceID)
 }
 
 // drop removes what the worker under test has left: it is the case's doing that it is there.
 func (k *crash) drop(ctx context.Context, sandbox string) error {
-	list, err := k.engine.Labelled(ctx, labelSandbox, sandbox)
+	list, err := k.engine.Labelled(ctx, attack.LabelSandbox, sandbox)
 	if err != nil {
 		return err
 	}

@@ -57,7 +57,7 @@ func runLC05(ctx context.Context, t *conformance.T) error {
 	if err != nil {
 		return err
 	}
-	before, err := engine.Labelled(ctx, labelWorker, c.Labels[labelWorker])
+	before, err := engine.Labelled(ctx, attack.LabelWorker, c.Labels[attack.LabelWorker])
 	if err != nil {
 		return err
 	}
@@ -159,7 +159,7 @@ func runLC05(ctx context.Context, t *conformance.T) error {
 	}
 	var list []string
 	settled, err := attack.Eventually(ctx, lc05Within, func() (bool, error) {
-		list, err = engine.Labelled(ctx, labelWorker, c.Labels[labelWorker])
+		list, err = engine.Labelled(ctx, attack.LabelWorker, c.Labels[attack.LabelWorker])
 		return len(list)-len(before) == accepted, err
 	})
 	if err != nil {

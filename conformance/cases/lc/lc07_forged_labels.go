@@ -38,13 +38,6 @@ var LC07 = conformance.Case{
 	Run:       runLC07,
 }
 
-// Labels of a worker's containers. The worker lists what carries its own id.
-const (
-	labelWorker     = "hallmark.worker"
-	labelSandbox    = "hallmark.sandbox"
-	labelGeneration = "hallmark.generation"
-)
-
 func runLC07(ctx context.Context, t *conformance.T) error {
 	// Arrange: a sandbox to be orphaned, and the folder that a label will name.
 	engine, err := attack.Engine(t)
@@ -85,8 +78,8 @@ func runLC07(ctx context.Context, t *conformance.T) error {
 		maps.Copy(labels, changes)
 		return labels
 	}
-	worker := owned.Labels[labelWorker]
-	if worker == "" || owned.Labels[labelSandbox] == "" || owned.Labels[labelGeneration] == "" {
+	worker := owned.Labels[attack.LabelWorker]
+	if worker == "" || owned.Labels[attack.LabelSandbox] == "" || owned.Labels[attack.LabelGeneration] == "" {
 		return fmt.Errorf("the sandbox's container lacks a label of ownership: %v", owned.Labels)
 	}
 	prefix, _, _ := strings.Cut(owned.Name, "-")
@@ -99,10 +92,10 @@ func runLC07(ctx context.Context, t *conformance.T) error {
 		{"every label and a name of the form", oracle.Plant{Name: prefix + "-" + random(16), Labels: with(nil)}, true, true},
 		{"every label and the owned name as prefix", oracle.Plant{Name: owned.Name + "x", Labels: with(nil)}, true, false},
 		{"a path and a huge value as labels", oracle.Plant{Name: prefix + "-" + random(16), Labels: with(map[string]string{
-			labelSandbox: "../../../../.." + named, labelGeneration: strings.Repeat("9", 16<<10),
+			attack.LabelSandbox: "../../../../.." + named, attack.LabelGeneration: strings.Repeat("9", 16<<10),
 		})}, true, false},
 		{"a name that contains the prefix", oracle.Plant{Name: "other-" + prefix + "-" + random(16), Labels: with(map[string]string{"other": "yes"})}, true, false},
-		{"another worker's label", oracle.Plant{Name: prefix + "-" + random(16), Labels: with(map[string]string{labelWorker: otherWorker(worker)})}, false, false},
+		{"another worker's label", oracle.Plant{Name: prefix + "-" + random(16), Labels: with(map[string]string{attack.LabelWorker: otherWorker(worker)})}, false, false},
 		{"a name of the form and no label", oracle.Plant{Name: prefix + "-" + random(16)}, false, false},
 	}
 	parent, err := attack.Parent(t)
@@ -127,7 +120,7 @@ func runLC07(ctx context.Context, t *conformance.T) error {
 	if err := t.Target().Controller.Kill(ctx); err != nil {
 		return err
 	}
-	listed, err := engine.Labelled(ctx, labelWorker, worker)
+	listed, err := engine.Labelled(ctx, attack.LabelWorker, worker)
 	if err != nil {
 		return err
 	}

@@ -71,7 +71,7 @@ func (s *shutdown) sandboxes(ctx context.Context, n int) (list []target.Containe
 		if err != nil {
 			return nil, err
 		}
-		s.worker = c.Labels[labelWorker]
+		s.worker = c.Labels[attack.LabelWorker]
 		list = append(list, c)
 	}
 	return list, nil
@@ -101,7 +101,7 @@ func (s *shutdown) next(ctx context.Context, what string) error {
 	} else if err != nil {
 		s.t.FailNow("restart-failed", "%s: the worker does not come back: %v", what, err)
 	}
-	none, err := underway.Gone(ctx, s.engine, labelWorker, s.worker, lc11Within)
+	none, err := underway.Gone(ctx, s.engine, attack.LabelWorker, s.worker, lc11Within)
 	if err == nil && !none {
 		s.t.Fail("leftover-forgotten", "%s: %s after the next start a container of before is still there", what, lc11Within)
 	}
@@ -153,7 +153,7 @@ func (s *shutdown) together(ctx context.Context) error {
 	if most < asked {
 		s.t.Fail("not-parallel", "of %d removals at most %d were under way at one moment, though each took %s", asked, most, lc11Hold)
 	}
-	list, err := s.engine.Labelled(ctx, labelWorker, s.worker)
+	list, err := s.engine.Labelled(ctx, attack.LabelWorker, s.worker)
 	if err != nil {
 		return err
 	}

@@ -101,7 +101,7 @@ func runPT06(ctx context.Context, t *conformance.T) error {
 			t.Fail("id-at-engine", "%s %.60s carries a hostile id", c.Method, c.Path)
 		}
 	}
-	ids, err := engine.Labelled(ctx, "hallmark.worker", theirs.Labels["hallmark.worker"])
+	ids, err := engine.Labelled(ctx, attack.LabelWorker, theirs.Labels[attack.LabelWorker])
 	if err != nil {
 		return err
 	}

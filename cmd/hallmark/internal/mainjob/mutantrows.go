@@ -211,11 +211,11 @@ func (j *job) matrix(ctx context.Context, in matrixInputs, o matrixOptions) (m m
 	})
 	m = j.newMatrix(in, o.scope)
 	plan := j.schedule(in, lines, o)
-	rows := map[string]matrix.Row{}
+	kept := map[string]matrix.Row{}
 	var build []mutants.Mutant
 	for _, l := range append(lines[:1:1], plan.lines()...) {
 		if row, ok := j.keptRow(in, l, o); ok {
-			rows[l.ID] = row
+			kept[l.ID] = row
 		} else if p, ok := in.patch(l); ok {
 			build = append(build, p)
 		}
@@ -230,20 +230,17 @@ func (j *job) matrix(ctx context.Context, in matrixInputs, o matrixOptions) (m m
 	if err := os.Mkdir(beside, 0o700); err != nil {
 		return m, failed("the cache cannot be used", err)
 	}
+	rows := map[string]matrix.Row{}
 	var mu sync.Mutex // of rows, and of what is told
 	take := func(l matrix.Line) (dir string, err error) {
-		mu.Lock()
-		_, ok := rows[l.ID]
-		mu.Unlock()
+		_, ok := kept[l.ID]
 		if _, patched := in.patch(l); patched && !ok {
 			return builds.next()
 		}
 		return "", nil
 	}
 	do := func(ctx context.Context, l matrix.Line, dir string) error {
-		mu.Lock()
-		row, ok := rows[l.ID]
-		mu.Unlock()
+		row, ok := kept[l.ID]
 		if !ok {
 			var err error
 			if row, err = j.runRow(ctx, in, l, o, dir, beside); err != nil {
