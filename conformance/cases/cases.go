@@ -36,7 +36,7 @@ func All() []conformance.Case {
 // alternatives come to. They are in no catalogue, tier or profile, so no evidence speaks of them; a run that
 // names one with --case runs it. The slice is the caller's.
 func Unproven() []conformance.Case {
-	return slices.Concat(rs.Unproven(), lc.Unproven())
+	return lc.Unproven()
 }
 
 // Families names the families of the catalogue.

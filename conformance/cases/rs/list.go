@@ -8,8 +8,5 @@ import "github.com/hallmark-sandbox/hallmark/conformance"
 
 // Cases lists the family in the order of the catalogue.
 func Cases() []conformance.Case {
-	return []conformance.Case{RS01, RS02, RS03, RS04, RS09}
+	return []conformance.Case{RS01, RS02, RS03, RS04, RS06, RS07, RS09}
 }
-
-// Unproven lists the cases that take part in no run unless they are named.
-func Unproven() []conformance.Case { return []conformance.Case{RS06, RS07} }

@@ -39,7 +39,7 @@ func (j *job) conformance(ctx context.Context, tier conformance.Tier) error {
 			if report.Verdict != evidence.Conformant {
 				return nil, nil, nil // a mutant proves nothing against a case that fails anyway
 			}
-			m, err := j.mutationEvidence(ctx, cohort, report)
+			m, err := j.mutationEvidence(ctx, cohort, tier, report)
 			fault = err
 			return &m.evidence, m.file, err
 		}

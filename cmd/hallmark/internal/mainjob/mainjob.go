@@ -36,8 +36,8 @@ func New(suite conformance.Suite) []*cobra.Command {
 		Short: "Attack the reference worker on gVisor, sign the evidence, gate it, start a production worker on the pins",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if t := conformance.Tier(tier); t != conformance.Full && t != conformance.Serial {
-				return &exit.Error{Status: exit.Failed, Sentence: fmt.Sprintf("--tier is %q", tier), Remedy: "use full (with smoke) or serial (with both)"}
+			if err := wholeTier(conformance.Tier(tier)); err != nil {
+				return err
 			}
 			return newJob(cmd, suite, filepath.Join("out", "conformance")).conformance(cmd.Context(), conformance.Tier(tier))
 		},
@@ -52,6 +52,14 @@ func New(suite conformance.Suite) []*cobra.Command {
 		},
 	}
 	return []*cobra.Command{conform, control, mutantsCommand(suite), alternativesCommand(suite)}
+}
+
+// wholeTier refuses a tier that leaves out what a profile requires.
+func wholeTier(t conformance.Tier) error {
+	if t != conformance.Full && t != conformance.Serial {
+		return &exit.Error{Status: exit.Failed, Sentence: fmt.Sprintf("--tier is %q", t), Remedy: "use full (with smoke) or serial (with both)"}
+	}
+	return nil
 }
 
 // job is one command under way.

@@ -36,7 +36,8 @@ const openBound = 5 * time.Minute
 const rowsFolder = "rows"
 
 type matrixOptions struct {
-	scope string   // of package matrix
+	scope string // of package matrix
+	tier  conformance.Tier
 	only  []string // mutants, when the scope is [matrix.Narrowed]
 	pairs bool     // of those rows, run only the cells that must be caught
 	fresh bool     // run rows that are kept, too
@@ -63,9 +64,9 @@ type matrixInputs struct {
 	dir       string // of the cache
 }
 
-func (j *job) matrixInputs(cohort evidence.Cohort) (in matrixInputs, err error) {
+func (j *job) matrixInputs(cohort evidence.Cohort, tier conformance.Tier) (in matrixInputs, err error) {
 	in.cohort, in.binaries = cohort, map[string]string{}
-	if in.plan, in.patches, err = j.plan(j.repo); err != nil {
+	if in.plan, in.patches, err = j.plan(j.repo, tier); err != nil {
 		return in, err
 	}
 	if in.dir, err = j.mutantsCache(); err != nil {

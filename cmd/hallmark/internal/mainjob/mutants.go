@@ -52,6 +52,9 @@ func mutantsCommand(suite conformance.Suite) *cobra.Command {
 			if o.procs < 1 || o.procs > 8 {
 				return &exit.Error{Status: exit.Failed, Sentence: fmt.Sprintf("--procs is %d", o.procs), Remedy: "use 1 to 8"}
 			}
+			if err := wholeTier(o.tier); err != nil {
+				return err
+			}
 			j := newJob(cmd, suite, filepath.Join("out", "mutants"))
 			if out != "" {
 				var err error
@@ -73,6 +76,7 @@ func mutantsCommand(suite conformance.Suite) *cobra.Command {
 	cmd.Flags().StringVar(&format, "format", matrix.Table, "table (a list where the terminal is narrower), json or md")
 	cmd.Flags().StringVar(&out, "out", "", "output folder (default: out/mutants in the repository)")
 	cmd.Flags().IntVar(&o.procs, "procs", runcmd.DefaultProcs(), "processes that run the cases of one row side by side, 1 to 8")
+	cmd.Flags().StringVar((*string)(&o.tier), "tier", string(conformance.Full), "cases of the table: full (with smoke) or serial (with both)")
 	cmd.Flags().BoolVar(&o.pairs, "pairs", false, "run only the cells that must be caught")
 	cmd.Flags().BoolVar(&o.fresh, "fresh", false, "run every row, kept or not")
 	return cmd
@@ -93,7 +97,7 @@ func width(w io.Writer) int {
 
 // mutantsOnly is `hallmark mutants`.
 func (j *job) mutantsOnly(ctx context.Context, o matrixOptions, print func(matrix.Matrix) error) error {
-	if err := j.checkPlan(o.only); err != nil {
+	if err := j.checkPlan(o.tier, o.only); err != nil {
 		return err
 	}
 	return j.within(ctx, func(ctx context.Context) error {
@@ -104,7 +108,7 @@ func (j *job) mutantsOnly(ctx context.Context, o matrixOptions, print func(matri
 		if err != nil {
 			return err
 		}
-		in, err := j.matrixInputs(cohort)
+		in, err := j.matrixInputs(cohort, o.tier)
 		if err != nil {
 			return err
 		}
@@ -140,12 +144,16 @@ func (j *job) clearMatrix() error {
 }
 
 // checkPlan finds what is wrong with the table before a lab is started.
-func (j *job) checkPlan(only []string) error {
+func (j *job) checkPlan(tier conformance.Tier, only []string) error {
 	repo, err := lab.RepoDir()
 	if err != nil {
 		return nil // within says it better
 	}
-	plan, _, err := j.plan(repo)
+	plan, _, err := j.plan(repo, tier)
+	if err != nil {
+		return err
+	}
+	whole, _, err := j.plan(repo, conformance.Serial)
 	if err != nil {
 		return err
 	}
@@ -154,6 +162,9 @@ func (j *job) checkPlan(only []string) error {
 		known = append(known, l.ID)
 	}
 	for _, id := range only {
+		if _, later := whole.Line(id); later && !slices.Contains(known, id) {
+			return &exit.Error{Status: exit.Failed, Sentence: fmt.Sprintf("the cases of mutant %q are not in tier %s", id, tier), Remedy: "use --tier serial"}
+		}
 		if !slices.Contains(known, id) {
 			return &exit.Error{Status: exit.Failed, Sentence: fmt.Sprintf("unknown mutant %q", id), Remedy: "name one of " + strings.Join(known, ", ")}
 		}
@@ -161,14 +172,18 @@ func (j *job) checkPlan(only []string) error {
 	return nil
 }
 
-// plan reads the patches and holds them against the catalogue.
-func (j *job) plan(repo string) (matrix.Plan, []mutants.Mutant, error) {
+// plan reads the patches and holds them against the cases of a tier.
+func (j *job) plan(repo string, tier conformance.Tier) (matrix.Plan, []mutants.Mutant, error) {
 	patches, err := mutants.All(repo)
 	if err != nil {
 		return matrix.Plan{}, nil, failed("the mutants cannot be read", err)
 	}
-	patches = matrix.Proven(patches, j.suite.Unproven)
-	plan, err := matrix.New(j.suite.Cases, patches)
+	cases, err := j.suite.Select(tier, nil)
+	if err != nil {
+		return matrix.Plan{}, nil, failed("the cases cannot be selected", err)
+	}
+	patches = matrix.About(cases, slices.Concat(j.suite.Cases, j.suite.Unproven), patches)
+	plan, err := matrix.New(cases, patches)
 	if err != nil {
 		return matrix.Plan{}, nil, &exit.Error{Status: exit.Negative, Sentence: "patches and catalogue disagree", Cause: err,
 			Remedy: "a case that no mutant can fail is not a case; `go test ./fixtures/mutants` says the same"}
@@ -236,8 +251,8 @@ type mutation struct {
 // mutationEvidence is what a conformance run needs: the whole matrix when every row of it is kept
 // for exactly these binaries, patches, cohort and image, else the cells that must be caught. The
 // report is of the unpatched worker in the same command.
-func (j *job) mutationEvidence(ctx context.Context, cohort evidence.Cohort, report conformance.Report) (mutation, error) {
-	in, err := j.matrixInputs(cohort)
+func (j *job) mutationEvidence(ctx context.Context, cohort evidence.Cohort, tier conformance.Tier, report conformance.Report) (mutation, error) {
+	in, err := j.matrixInputs(cohort, tier)
 	if err != nil {
 		return mutation{}, err
 	}
@@ -246,7 +261,7 @@ func (j *job) mutationEvidence(ctx context.Context, cohort evidence.Cohort, repo
 		j.step("mutants: the whole matrix is kept for exactly these binaries: %d rows", len(m.Rows))
 	} else {
 		j.step("mutants: only the cells that must be caught; `make mutants` runs the whole matrix")
-		if m, err = j.matrix(ctx, in, matrixOptions{scope: matrix.Pairs, procs: runcmd.DefaultProcs(), base: baseRow(report)}); err != nil {
+		if m, err = j.matrix(ctx, in, matrixOptions{scope: matrix.Pairs, tier: tier, procs: runcmd.DefaultProcs(), base: baseRow(report)}); err != nil {
 			return mutation{}, err
 		}
 		if err := j.problems(m); err != nil {

@@ -42,12 +42,14 @@ type Line struct {
 	Spoils map[string]mutants.Spoil
 }
 
-// Proven are the patches without what they say of unproven cases; one that speaks of no other is left out.
-func Proven(patches []mutants.Mutant, unproven []conformance.Case) []mutants.Mutant {
-	out := slices.Clone(patches)
-	without := func(id string) bool {
-		return slices.ContainsFunc(unproven, func(c conformance.Case) bool { return c.ID == id })
+// About are the patches without what they say of those of all cases that are not among cases; one that
+// speaks of no other is left out. What they say of a case that is not among all stays, for [New] to refuse.
+func About(cases, all []conformance.Case, patches []mutants.Mutant) []mutants.Mutant {
+	holds := func(list []conformance.Case, id string) bool {
+		return slices.ContainsFunc(list, func(c conformance.Case) bool { return c.ID == id })
 	}
+	without := func(id string) bool { return holds(all, id) && !holds(cases, id) }
+	out := slices.Clone(patches)
 	for i, m := range out {
 		out[i].Kills = slices.DeleteFunc(slices.Clone(m.Kills), func(k mutants.Kill) bool { return without(k.Case) })
 		out[i].Spoils = slices.DeleteFunc(slices.Clone(m.Spoils), func(s mutants.Spoil) bool { return without(s.Case) })

@@ -5,6 +5,7 @@ package matrix_test
 import (
 	"maps"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -25,7 +26,7 @@ func TestNoEmptyRowOrColumn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	patches = matrix.Proven(patches, cases.Unproven())
+	patches = matrix.About(cases.All(), slices.Concat(cases.All(), cases.Unproven()), patches)
 	p, err := matrix.New(cases.All(), patches)
 	if err != nil {
 		t.Fatal(err)
@@ -46,7 +47,7 @@ func TestControlAgreesWithItsCohortFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	patches = matrix.Proven(patches, cases.Unproven())
+	patches = matrix.About(cases.All(), slices.Concat(cases.All(), cases.Unproven()), patches)
 	p, err := matrix.New(cases.All(), patches)
 	if err != nil {
 		t.Fatal(err)
@@ -95,6 +96,29 @@ func values() ([]conformance.Case, []mutants.Mutant) {
 				Spoils: []mutants.Spoil{{Case: "AA-02", Status: "error", Reason: "suite-error", Why: "nothing stays inside."}}},
 			{ID: "m02", About: "There is no bound.", Layers: "the bound", Kills: []mutants.Kill{{Case: "AA-02", Reason: "too-much"}}},
 		}
+}
+
+// A tier leaves cases out, and with them the mutants that only they catch; a case that nobody knows is no tier's.
+func TestAboutCasesOfATier(t *testing.T) {
+	all, patches := values()
+	patches[1].Kills = append(patches[1].Kills, mutants.Kill{Case: "ZZ-01", Reason: "x"})
+	got := matrix.About(all[:1], all, patches[:1])
+	if len(got) != 1 || len(got[0].Kills) != 1 || len(got[0].Spoils) != 0 {
+		t.Errorf("m01 without AA-02: %+v", got)
+	}
+	if _, err := matrix.New(all[:1], got); err != nil {
+		t.Errorf("the smaller table: %v", err)
+	}
+	if got := matrix.About(all[:1], all, patches[1:]); len(got) != 1 || got[0].Kills[0].Case != "ZZ-01" {
+		t.Errorf("m02, which speaks of an unknown case: %+v", got)
+	}
+	patches[1].Kills = patches[1].Kills[:1]
+	if got := matrix.About(all[:1], all, patches[1:]); len(got) != 0 {
+		t.Errorf("m02, whose case is left out: %+v", got)
+	}
+	if len(patches[0].Spoils) != 1 {
+		t.Error("the patches were changed")
+	}
 }
 
 func TestPlanFindsEveryFault(t *testing.T) {
