@@ -75,6 +75,33 @@ func (e *Engine) Log(ctx context.Context, id string) (Log, error) {
 	return Log{in.HostConfig.LogConfig.Type, bound}, err
 }
 
+// WritableLayer is what the engine's disk holds for one container: its writable layer, in which a
+// runtime also keeps what it writes for itself, and the folder of [Engine.ContainerFiles], as allocated. Both
+// must be on this host.
+func (e *Engine) WritableLayer(ctx context.Context, id string) (TreeUsage, error) {
+	in, err := e.c.ContainerInspect(ctx, id)
+	if err != nil {
+		return TreeUsage{}, fmt.Errorf("inspect container: %w", err)
+	}
+	if in.ContainerJSONBase == nil || in.GraphDriver.Data["UpperDir"] == "" {
+		return TreeUsage{}, fmt.Errorf("inspect container: storage driver %q tells no writable layer", in.GraphDriver.Name)
+	}
+	info, err := e.c.Info(ctx)
+	if err != nil {
+		return TreeUsage{}, fmt.Errorf("ask engine for its root: %w", err)
+	}
+	var sum TreeUsage
+	for _, dir := range []string{in.GraphDriver.Data["UpperDir"], filepath.Join(info.DockerRootDir, "containers", id)} {
+		u, err := WalkUsage(dir)
+		if err != nil {
+			return TreeUsage{}, err
+		}
+		sum.Bytes += u.Bytes
+		sum.Inodes += u.Inodes
+	}
+	return sum, nil
+}
+
 // ContainerFiles are the sizes, in bytes, of the files that the engine keeps of one container beside its
 // root filesystem: its configuration, and its log where the driver writes one. The folder is below the
 // engine's root, and must be on this host.

@@ -8,4 +8,4 @@ package fs
 import "github.com/hallmark-sandbox/hallmark/conformance"
 
 // Cases lists the family in the order of the catalogue.
-func Cases() []conformance.Case { return []conformance.Case{FS02, FS17} }
+func Cases() []conformance.Case { return []conformance.Case{FS01, FS02, FS03, FS13, FS17} }

@@ -8,4 +8,4 @@ package qt
 import "github.com/hallmark-sandbox/hallmark/conformance"
 
 // Cases lists the family in the order of the catalogue.
-func Cases() []conformance.Case { return []conformance.Case{QT01, QT02} }
+func Cases() []conformance.Case { return []conformance.Case{QT01, QT02, QT13} }

@@ -23,6 +23,7 @@ const (
 	WorkspaceMismatch = Prefix + "SANDBOX_WORKSPACE_MISMATCH"
 	NotFound          = Prefix + "SANDBOX_NOT_FOUND"
 	Conflict          = Prefix + "IDEMPOTENCY_CONFLICT"
+	PathUnsafe        = Prefix + "PATH_UNSAFE"
 	PathNotFound      = Prefix + "PATH_NOT_FOUND"
 	ExecConcurrency   = Prefix + "EXEC_CONCURRENCY_EXHAUSTED"
 	ExecInProgress    = Prefix + "EXEC_IN_PROGRESS"
