@@ -35,7 +35,7 @@ var FS01 = conformance.Case{
 	Features: []conformance.Feature{conformance.FeatureExec, conformance.FeatureFiles},
 	Needs:    []conformance.Part{conformance.PartWorkspacePath},
 	Oracles:  []conformance.Oracle{conformance.OracleTreeHash},
-	Kills:    []conformance.Kill{{Mutant: "m100", Reason: "target-read"}},
+	Kills:    []conformance.Kill{{Mutant: "m102", Reason: "target-read"}},
 	Run:      runFS01,
 }
 

@@ -40,7 +40,7 @@ var FS03 = conformance.Case{
 	Features: []conformance.Feature{conformance.FeatureExec, conformance.FeatureFiles},
 	Needs:    []conformance.Part{conformance.PartWorkspacePath, conformance.PartConcurrent},
 	Oracles:  []conformance.Oracle{conformance.OracleTreeHash},
-	Kills:    []conformance.Kill{{Mutant: "m01", Reason: "target-read"}, {Mutant: "m101", Reason: "target-altered"}},
+	Kills:    []conformance.Kill{{Mutant: "m01", Reason: "target-read"}, {Mutant: "m103", Reason: "target-altered"}},
 	Run:      runFS03,
 }
 

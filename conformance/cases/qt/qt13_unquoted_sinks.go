@@ -33,7 +33,7 @@ var QT13 = conformance.Case{
 	Features: []conformance.Feature{conformance.FeatureExec, conformance.FeatureFiles},
 	Needs:    []conformance.Part{conformance.PartEngine, conformance.PartWorkspacePath, conformance.PartConcurrent},
 	Oracles:  []conformance.Oracle{conformance.OracleEngine},
-	Kills:    []conformance.Kill{{Mutant: "m102", Reason: "disk-grown"}},
+	Kills:    []conformance.Kill{{Mutant: "m104", Reason: "disk-grown"}},
 	Run:      runQT13,
 }
 

@@ -65,6 +65,7 @@ type alternativeResult struct {
 
 func alternativesCommand(suite conformance.Suite) *cobra.Command {
 	var format, tier string
+	var only []string
 	c := &cobra.Command{
 		Use:   "alternatives [NAME...]",
 		Short: "Run the same cases on other runtimes, and compare with what ci/cohorts expects of each",
@@ -85,32 +86,33 @@ func alternativesCommand(suite conformance.Suite) *cobra.Command {
 					return &exit.Error{Status: exit.Failed, Sentence: fmt.Sprintf("unknown alternative %q", name), Remedy: "use " + strings.Join(AlternativeNames(), ", ")}
 				}
 			}
-			return newJob(cmd, suite, filepath.Join("out", "alternatives")).alternatives(cmd.Context(), names, conformance.Tier(tier), print)
+			cases, err := suite.Select(conformance.Tier(tier), only)
+			if err != nil {
+				return &exit.Error{Status: exit.Failed, Sentence: "the cases cannot be selected", Cause: err, Remedy: "`hallmark cases` lists them"}
+			}
+			return newJob(cmd, suite, filepath.Join("out", "alternatives")).alternatives(cmd.Context(), names, conformance.Tier(tier), only, func(results []alternativeResult) string { return print(cases, results) })
 		},
 	}
 	c.Flags().StringVar(&format, "format", "table", "table or md")
 	c.Flags().StringVar(&tier, "tier", string(conformance.Full), "smoke or full (with smoke)")
+	c.Flags().StringSliceVar(&only, "case", nil, "run these cases only")
 	return c
 }
 
-func (j *job) alternatives(ctx context.Context, names []string, tier conformance.Tier, print func([]conformance.Case, []alternativeResult) string) error {
+func (j *job) alternatives(ctx context.Context, names []string, tier conformance.Tier, only []string, print func([]alternativeResult) string) error {
 	return j.within(ctx, func(ctx context.Context) error {
 		var results []alternativeResult
 		for _, a := range alternatives() {
 			if len(names) > 0 && !slices.Contains(names, a.name) {
 				continue
 			}
-			r, err := j.alternative(ctx, a, tier)
+			r, err := j.alternative(ctx, a, tier, only)
 			if err != nil {
 				return err
 			}
 			results = append(results, r)
 		}
-		cases, err := j.suite.Select(tier, nil)
-		if err != nil {
-			return failed("the cases cannot be selected", err)
-		}
-		if _, err := fmt.Fprint(j.answer, print(cases, results)); err != nil {
+		if _, err := fmt.Fprint(j.answer, print(results)); err != nil {
 			return err
 		}
 		return j.compareAlternatives(results)
@@ -118,14 +120,14 @@ func (j *job) alternatives(ctx context.Context, names []string, tier conformance
 }
 
 // alternative runs one. That it cannot be run here is a result; that the suite cannot run is an error.
-func (j *job) alternative(ctx context.Context, a alternative, tier conformance.Tier) (alternativeResult, error) {
+func (j *job) alternative(ctx context.Context, a alternative, tier conformance.Tier, only []string) (alternativeResult, error) {
 	r := alternativeResult{alternative: a}
 	var err error
 	if r.file, err = j.cohortFile(a.file); err != nil {
 		return r, err
 	}
 	p := runcmd.Params{
-		Suite: j.suite, File: r.file, Lab: j.lab, Workloads: j.workloads, Tier: tier, Procs: runcmd.DefaultProcs(), Out: filepath.Join(j.out, a.name),
+		Suite: j.suite, File: r.file, Lab: j.lab, Workloads: j.workloads, Tier: tier, CaseIDs: only, Procs: runcmd.DefaultProcs(), Out: filepath.Join(j.out, a.name),
 		Progress: j.steps, Live: j.live,
 	}
 	if a.target == nil {
