@@ -273,7 +273,9 @@ func TestLookAtTheTaskLimit(t *testing.T) {
 		}()
 		s.awaitBeat(t, "full")
 		var spawn *control.SpawnError
-		if _, err := c.Exec(t.Context(), spawnOf("exit", "0")); !errors.As(err, &spawn) || spawn.Step != control.StepFork {
+		_, err := c.Exec(t.Context(), spawnOf("exit", "0"))
+		// A sentry counts processes of the tenant's at fork(2) only, where a command is root's still.
+		if s.pid != 0 && (!errors.As(err, &spawn) || spawn.Step != control.StepFork) {
 			t.Fatalf("there is room for a command: %v", err)
 		}
 		for range 100 {

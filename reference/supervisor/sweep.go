@@ -114,16 +114,9 @@ func (r *reaper) round(waiting []*sweep, corpses map[int]uint64, deadline time.T
 	if complete && gone(strays, corpses) {
 		return true
 	}
-	t := tree{root: os.Getpid()}
-	// Stop first: what is stopped cannot fork. Three looks are enough for everything but processes that continue
-	// each other, and those the kill reaches all the same.
-	for range 3 {
-		if _, running := t.deliver(strays, unix.SIGSTOP, true, deadline); running == 0 {
-			break
-		}
-		strays, _ = r.sweeper.look(deadline)
-	}
-	reached, _ := t.deliver(strays, unix.SIGKILL, false, deadline)
+	// Not stopped first: a sentry may send SIGHUP to a whole group when a member of it ends beside a stopped one, and a
+	// stray's group may be that of processes that are none.
+	reached, _ := tree{root: os.Getpid()}.deliver(strays, unix.SIGKILL, false, deadline)
 	r.told(waiting, reached)
 	return false
 }
@@ -223,7 +216,7 @@ func (r *reaper) nobody() bool {
 	return true
 }
 
-// standStill is for strays that keep coming: it stops every process of the tenant's, until a look finds none that
+// standStill is for strays that keep coming, of themselves or of what has not left its tree: it stops every process of the tenant's, until a look finds none that
 // runs, so that nobody makes a stray any more, ends the strays, and continues the others. It returns true when a
 // look found no stray. A neighbour loses at most [standStillWithin] by it, and no more than its place in time;
 // without a proof the worker would replace the sandbox, and end it.

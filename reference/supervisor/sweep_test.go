@@ -243,7 +243,7 @@ func TestCallerLeavesAKeeperThatStarts(t *testing.T) {
 }
 
 // A neighbour that makes strays without end, faster than looks follow each other, keeps no invocation from being
-// proven to have ended, is written down to none, and runs on.
+// proven to have ended, is written down to none, and runs on, as one does that makes none.
 func TestStreamOfStrays(t *testing.T) {
 	s := runscSandbox(t) // only there can a process leave
 	c := s.connect(t)
@@ -259,6 +259,12 @@ func TestStreamOfStrays(t *testing.T) {
 		ended <- end{o, err}
 	}()
 	s.awaitBeat(t, "stream.beat")
+	plain := make(chan end, 1)
+	go func() {
+		o, err := c.Exec(ctx, spawnOf("reaper", "plain.beat", "middle"))
+		plain <- end{o, err}
+	}()
+	s.awaitBeat(t, "plain.beat")
 	for range 5 {
 		began := time.Now()
 		o := must(t, c, spawnOf("exit", "0"))
@@ -267,20 +273,24 @@ func TestStreamOfStrays(t *testing.T) {
 			t.Errorf("%+v", o)
 		}
 	}
-	size := func() int64 {
-		st, err := os.Stat(s.workspace + "/stream.beat")
-		if err != nil {
-			t.Fatal(err)
+	for _, name := range []string{"stream.beat", "plain.beat"} {
+		size := func() int64 {
+			st, err := os.Stat(s.workspace + "/" + name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return st.Size()
 		}
-		return st.Size()
+		before := size()
+		eventually(t, name+" goes on", func() bool { return size() > before+20 })
 	}
-	before := size()
-	eventually(t, "the neighbour runs on", func() bool { return size() > before+100 })
 	if n := s.stats(t, c)["orphans-killed"]; n < 20 {
 		t.Errorf("%d strays: no stream", n)
 	}
 	cancel()
-	if e := <-ended; !errors.Is(e.err, context.Canceled) || !e.o.CleanupProven {
-		t.Errorf("%v: %+v", e.err, e.o)
+	for _, ended := range []chan end{ended, plain} {
+		if e := <-ended; !errors.Is(e.err, context.Canceled) || !e.o.CleanupProven {
+			t.Errorf("%v: %+v", e.err, e.o)
+		}
 	}
 }

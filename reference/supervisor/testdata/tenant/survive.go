@@ -67,6 +67,7 @@ func unmarked(a []string) {
 
 // stream makes orphans that live for 50 ms, one after the other, and beats.
 func stream(name string) {
+	signal.Ignore(unix.SIGHUP) // which a sentry may send to a group of which one ends while others are stopped
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
 		fatal(err)
