@@ -29,7 +29,7 @@ const (
 	// strayless is how long strays may keep coming while somebody waits for their end, before everything of the
 	// tenant's is stopped for at most standStillWithin to end them.
 	strayless        = 300 * time.Millisecond
-	standStillWithin = 1500 * time.Millisecond
+	standStillWithin = 2 * time.Second
 	// readyWithin bounds the start of a keeper.
 	readyWithin = 5 * time.Second
 	// lookWithin bounds one look at all processes, which under a bomb waits for them with each call.

@@ -81,15 +81,21 @@ func descendants(root int, deadline time.Time) ([]stat, error) {
 // everybody is one look at all processes. It is not atomic: a link in it is proven by reading it again.
 // After the deadline no more is read. When that leaves a process out, or one that is there cannot be read, what was
 // found is returned with [errPartial].
-func everybody(deadline time.Time) (all []stat, partial error) {
+func everybody(deadline time.Time) (all []stat, err error) {
+	err = eachProcess(deadline, func(s stat) { all = append(all, s) })
+	return all, err
+}
+
+// eachProcess is such a look, which gives each process to f as soon as it has been read.
+func eachProcess(deadline time.Time, f func(stat)) (partial error) {
 	d, err := os.Open("/proc")
 	if err != nil {
-		return nil, fmt.Errorf("list processes: %w", err)
+		return fmt.Errorf("list processes: %w", err)
 	}
 	names, err := d.Readdirnames(-1)
 	d.Close()
 	if err != nil {
-		return nil, fmt.Errorf("list processes: %w", err)
+		return fmt.Errorf("list processes: %w", err)
 	}
 	for _, name := range names {
 		pid, err := strconv.Atoi(name)
@@ -106,10 +112,10 @@ func everybody(deadline time.Time) (all []stat, partial error) {
 		case err != nil:
 			partial = fmt.Errorf("%w: %w", errPartial, err)
 		default:
-			all = append(all, s)
+			f(s)
 		}
 	}
-	return all, partial
+	return partial
 }
 
 // below returns the processes of a look that roots chooses, and those below them, parents before children.

@@ -16,6 +16,7 @@ import (
 type sweeper struct {
 	look func(deadline time.Time) (strays []stat, complete bool)
 	proc *os.File // of /proc, so that a look at nobody needs no further descriptor; the running goroutine's alone
+	seen []stat   // by the last look; the running goroutine's alone
 
 	mu      sync.Mutex
 	waiting []*sweep
@@ -156,6 +157,7 @@ func (r *reaper) look(deadline time.Time) (strays []stat, complete bool) {
 		return nil, true
 	}
 	all, err := everybody(deadline)
+	r.sweeper.seen = all
 	return below(all, r.stray), err == nil
 }
 
@@ -216,22 +218,19 @@ func (r *reaper) nobody() bool {
 	return true
 }
 
-// standStill is for strays that keep coming, of themselves or of what has not left its tree: it stops every process of the tenant's, until a look finds none that
-// runs, so that nobody makes a stray any more, ends the strays, and continues the others. It returns true when a
-// look found no stray. A neighbour loses at most [standStillWithin] by it, and no more than its place in time;
-// without a proof the worker would replace the sandbox, and end it.
+// standStill is for strays that keep coming, of themselves or of what has not left its tree: it stops
+// every process of the tenant's, until a look finds none that runs, so that nobody makes a stray any more, ends the
+// strays, and continues the others. It returns true when a look found no stray. A neighbour loses at most
+// [standStillWithin] by it, and no more than its place in time; without a proof the worker would replace the
+// sandbox, and end it.
 func (r *reaper) standStill(waiting []*sweep, corpses map[int]uint64, deadline time.Time) (none bool) {
 	if by := time.Now().Add(standStillWithin); by.Before(deadline) {
 		deadline = by
 	}
-	stopped := map[int]uint64{}
-	defer func() {
-		for pid := range stopped {
-			unix.Kill(pid, unix.SIGCONT) // whoever has the number by now: it does no harm, and needs no descriptor
-		}
-	}()
+	groups := map[int]bool{}
+	defer r.thaw(groups, r.sweeper.seen)
 	for time.Now().Before(deadline) {
-		if r.stopAll(stopped, deadline) && r.round(waiting, corpses, deadline) {
+		if r.stopAll(groups, deadline) && r.round(waiting, corpses, deadline) {
 			return true
 		}
 		time.Sleep(time.Millisecond) // a stop, too, has an event for the parent only
@@ -239,21 +238,49 @@ func (r *reaper) standStill(waiting []*sweep, corpses map[int]uint64, deadline t
 	return false
 }
 
-// stopAll stops each process of the tenant's that one look finds running, and adds it to stopped. It returns
-// true when there was none.
-func (r *reaper) stopAll(stopped map[int]uint64, deadline time.Time) (still bool) {
+// stopAll stops the process group of each process of the tenant's that one look finds running, and adds it to
+// groups. It returns true when there was none. Each is stopped as soon as it is found: what stands leaves the
+// processor to the look. And each as a whole: a sentry continues a group of which one ends while others are stopped.
+// No group is a keeper's or the bridge's, which have sessions of their own.
+func (r *reaper) stopAll(groups map[int]bool, deadline time.Time) (still bool) {
 	r.hold()
 	defer r.letGo()
-	all, err := everybody(deadline)
-	still = err == nil
-	for _, p := range all {
+	still = true
+	err := eachProcess(deadline, func(p stat) {
 		if p.halted() || p.pid == os.Getpid() || r.keeper(p.pid) || !ownedBy(p.pid, Tenant) {
-			continue
+			return
 		}
 		still = false
-		if signalProven(p, unix.SIGSTOP, false) {
+		groups[p.group] = true
+		if p.group > 1 {
+			unix.Kill(-p.group, unix.SIGSTOP)
+		} else { // its leader is outside of this pid namespace
+			unix.Kill(p.pid, unix.SIGSTOP)
+		}
+	})
+	return still && err == nil
+}
+
+// thaw continues groups, but for what was stopped before, and is the tenant's own doing. Where that cannot be looked
+// up, all of them: it takes no descriptor.
+func (r *reaper) thaw(groups map[int]bool, before []stat) {
+	stopped := map[int]uint64{}
+	for _, p := range before {
+		if p.halted() {
 			stopped[p.pid] = p.start
 		}
 	}
-	return still
+	r.hold()
+	defer r.letGo()
+	all, err := everybody(time.Now().Add(lookWithin))
+	for _, p := range all {
+		if groups[p.group] && stopped[p.pid] != p.start {
+			unix.Kill(p.pid, unix.SIGCONT) // also one that runs: a stop may be on its way to it
+		}
+	}
+	for group := range groups {
+		if err != nil && group > 1 {
+			unix.Kill(-group, unix.SIGCONT)
+		}
+	}
 }
