@@ -21,7 +21,10 @@
 // sessions and double forks. So "no descendant is left" is one answer of the kernel: ECHILD from
 // wait4(-1). Not every kernel keeps that promise: runsc gives orphans to PID 1 once a tenant has cleared the
 // subreaper's mark of a process above them, and to nobody when a pid namespace of the tenant's ends.
-// So PID 1 looks for such strays itself before it passes a proven outcome on, and kills them. A keeper that has
+// So PID 1 looks for such strays itself before it passes a proven outcome on, and kills them. All outcomes that wait
+// share the looks, and no lock is held over one. Strays that keep coming are made by something that runs: then all
+// processes of the tenant's are stopped for a moment, so that the looks overtake them. What was killed so counts for
+// an invocation that had no company only, since a stray shows nothing of whose it was. A keeper that has
 // proven its end is used again; any other is killed, what it leaves
 // behind falls to PID 1 and is killed there, and the invocation is reported lost or unproven.
 //

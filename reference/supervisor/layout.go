@@ -48,7 +48,9 @@ const (
 	maxConns       = 16
 	maxInvocations = 8
 	idleKeepers    = 2
-	warmSupervisor = 11 // threads: connections and keepers use the poller, syscalls are short; one is the looker's
+	// Threads: connections and keepers use the poller, syscalls are short. Looks at /proc are not, of which a sweep and the
+	// end of a keeper's tree may be under way at one time; and one thread is the looker's.
+	warmSupervisor = 12
 	warmKeeper     = 8
 	warmBridge     = 4
 )

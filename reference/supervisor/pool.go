@@ -90,13 +90,6 @@ func (p *pool) get(ctx context.Context, secret bool) (h *handle, id uint64, busy
 	return h, id, false, err
 }
 
-// accompanied says whether another invocation has run beside one that has not been put back.
-func (p *pool) accompanied(id uint64) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return id <= p.company
-}
-
 // put takes a keeper back. Only one that has proven its tree gone may come back clean.
 func (p *pool) put(h *handle, clean bool) {
 	p.mu.Lock()
@@ -117,6 +110,13 @@ func (p *pool) put(h *handle, clean bool) {
 	case <-time.After(KillWithin):
 	}
 	p.reaper.sweep(time.Now().Add(KillWithin))
+}
+
+// accompanied says whether another invocation has run beside one that has not been put back.
+func (p *pool) accompanied(id uint64) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return id <= p.company
 }
 
 // spawn starts a keeper and waits until it is ready, or ctx ends. One that meets a limit of threads or memory before

@@ -18,6 +18,7 @@ import (
 type reaper struct {
 	audit   *audit
 	sweeper sweeper
+	trees   sync.Mutex // held for killTree: each look takes a thread, and PID 1 has so many
 
 	mu      sync.Mutex // held for fork+register, for reaping and for a signal to a keeper; not for a look at /proc
 	keepers map[int]*child
@@ -96,6 +97,8 @@ func (r *reaper) kill(c *child) {
 // while its tree is looked at, so that it neither reaps nor forks; what escapes the look falls to PID 1
 // and to sweep.
 func (r *reaper) killTree(c *child) {
+	r.trees.Lock()
+	defer r.trees.Unlock()
 	r.hold()
 	defer r.letGo()
 	if !r.keeps(c) {
