@@ -219,21 +219,21 @@ func rawFork() uintptr {
 	return pid
 }
 
-// crowd forks processes that wait until no more can be made, and says so.
+// crowd forks processes that wait until no more can be made, says so, and takes every place that is left from then on.
 func crowd(a []string) {
-	for refused := 0; refused < 20; {
+	for refused := 0; ; {
 		switch pid := rawFork(); {
 		case pid == 0:
 			for {
 				syscall.RawSyscall6(syscall.SYS_PPOLL, 0, 0, 0, 0, 0, 0)
 			}
 		case int(pid) < 0:
-			refused++
-			time.Sleep(10 * time.Millisecond) // what others have begun to make or end
+			if refused++; refused == 20 {
+				os.WriteFile(a[0], []byte("."), 0o644)
+			}
+			time.Sleep(time.Millisecond) // what others have begun to make or end
 		}
 	}
-	os.WriteFile(a[0], []byte("."), 0o644)
-	time.Sleep(time.Hour)
 }
 
 // runner leaves a process that forks into a new session and exits, again and again.
