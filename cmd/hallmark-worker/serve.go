@@ -298,8 +298,8 @@ func (d *daemon) build(ctx context.Context) (*worker.Server, error) {
 				return nil, nil, nil, err
 			}
 			claim := func() (func(), error) { return d.sessions.Mutate(ws, sb) }
-			look := func(ctx context.Context, path []byte) {
-				if err := d.sessions.Look(ctx, ws, sb, path); err != nil {
+			look := func(ctx context.Context, paths ...[]byte) {
+				if err := d.sessions.Look(ctx, ws, sb, paths...); err != nil {
 					d.log.InfoContext(ctx, "a sandbox may hold on to a file that was removed", "sandbox", sb, "err", err)
 				}
 			}

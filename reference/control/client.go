@@ -25,7 +25,7 @@ const (
 // broke the protocol. Nothing is known of what ran: the sandbox must be replaced.
 var ErrLost = errors.New("supervisor lost")
 
-// ErrBusy says that the supervisor runs as many invocations as it may. Nothing was started.
+// ErrBusy says that the supervisor runs as many invocations as it may, or serves a look. Nothing was started.
 var ErrBusy = errors.New("supervisor is busy")
 
 // SpawnError says that no process of the tenant was started. A command that is not there or not
@@ -52,6 +52,8 @@ type Client struct {
 
 	sendMu sync.Mutex
 	seq    uint64
+
+	looking chan struct{} // holds the one look that is under way
 
 	mu    sync.Mutex
 	next  uint64
@@ -93,7 +95,7 @@ func Connect(ctx context.Context, rw io.ReadWriteCloser) (*Client, error) {
 		rw.Close()
 		return nil, fmt.Errorf("read hello: %w", errors.Join(ErrLost, ctx.Err(), err))
 	}
-	c := &Client{rw: rw, calls: map[uint64]*call{}, done: make(chan struct{})}
+	c := &Client{rw: rw, looking: make(chan struct{}, 1), calls: map[uint64]*call{}, done: make(chan struct{})}
 	copy(c.challenge[:], f.Payload)
 	go c.readLoop()
 	if err := c.Ping(ctx); err != nil {

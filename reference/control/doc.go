@@ -35,6 +35,7 @@
 //	0x04 statfs   empty                            -> statfs-reply
 //	0x05 stats    empty                            -> stats-reply
 //	0x06 exec-secret  u32 length (1 .. 69,734) and secret, then spawn -> as exec
+//	0x07 look     u8 count (1 .. 4), then per path u16 length and path -> looked or refused
 //
 //	0x81 hello         32 bytes: the challenge; sent once, first
 //	0x82 pong          empty
@@ -46,12 +47,19 @@
 //	0x85 spawn-failed  u8 step (1 fork, 2 cwd), u32 errno
 //	0x86 statfs-reply  u64 blocks, u64 bytes per block, u64 inodes
 //	0x87 stats-reply   u16 count (<= 64), then per counter: u8 name length, name, u64
-//	0x88 refused       u8 reason (1 busy)
+//	0x88 refused       u8 reason (1 busy): ends an exec or a look of which nothing was begun
 //	0x89 lost          empty: the keeper of the invocation died, nothing is proven
+//	0x8a looked        u32 errno: 0 when every path was looked up to its end, also where nothing is there;
+//	                   else why the first of the others was not (110 when the time was over)
 //
 // spawn is: u32 timeout in milliseconds, u64 output budget in bytes, u8 length and
 // invocation id, u16 count and per argument u32 length and bytes, u16 length and cwd, u32
 // length and stdin. Nothing may follow.
+//
+// The paths of a look are of 1 .. 4,096 bytes each, relative to /workspace, without NUL and without an empty,
+// "." or ".." component. Nothing may follow. The supervisor looks them up itself, with the tenant's authority,
+// starts no process for it, and says nothing of what it found. One look is served at a time, and answered
+// within [LookWithin].
 //
 // The secret is for descriptor 3 of the command. Whoever has sent, passed on or delivered it zeroes
 // its own buffers. A supervisor takes an exec-secret only as its first invocation, and after it runs

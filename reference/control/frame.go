@@ -41,6 +41,8 @@ const (
 	Stats  Type = 0x05
 	// ExecSecret is an exec whose command reads a secret on descriptor 3.
 	ExecSecret Type = 0x06
+	// Look has names of the workspace looked up inside.
+	Look Type = 0x07
 
 	Hello       Type = 0x81
 	Pong        Type = 0x82
@@ -51,6 +53,7 @@ const (
 	StatsReply  Type = 0x87
 	Refused     Type = 0x88
 	Lost        Type = 0x89
+	Looked      Type = 0x8a
 )
 
 // Frame is one frame without its MAC.
@@ -69,6 +72,8 @@ func bounds(t Type) (lo, hi uint32, ok bool) {
 		return spawnMin, spawnMax, true
 	case ExecSecret:
 		return 4 + 1 + spawnMin, 4 + MaxSecret + spawnMax, true
+	case Look:
+		return lookMin, lookMax, true
 	case Hello:
 		return ChallengeSize, ChallengeSize, true
 	case Output:
@@ -83,6 +88,8 @@ func bounds(t Type) (lo, hi uint32, ok bool) {
 		return 2, statsMax, true
 	case Refused:
 		return 1, 1, true
+	case Looked:
+		return 4, 4, true
 	}
 	return 0, 0, false
 }

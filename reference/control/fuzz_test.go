@@ -7,6 +7,8 @@ import (
 	"errors"
 	"io"
 	"net"
+	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -48,6 +50,9 @@ func FuzzRequests(f *testing.F) {
 					out = Append(out, got)
 					if got.Type == Exec || got.Type == ExecSecret {
 						spawnSame(t, got.Type, got.Payload)
+					}
+					if got.Type == Look {
+						lookSame(t, got.Payload)
 					}
 					out = append(out, b[len(out):len(out)+MACSize]...) // any MAC passed
 					if !bytes.Equal(out[start:], b[start:len(out)]) {
@@ -121,6 +126,46 @@ func FuzzSpawn(f *testing.F) {
 	})
 }
 
+// FuzzLook feeds the parser of a look.
+func FuzzLook(f *testing.F) {
+	n := 0
+	for _, v := range vectors(f) {
+		if v.end == "supervisor" && Type(v.bytes[1]) == Look && len(v.bytes) > HeaderSize+MACSize {
+			f.Add(v.bytes[HeaderSize : len(v.bytes)-MACSize])
+			n++
+		}
+	}
+	if n == 0 {
+		f.Fatal("no seed")
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		n := allocatedBy(func() { lookSame(t, b) })
+		if bound := uint64(16<<10 + 64*len(b)); n > bound {
+			t.Fatalf("%d bytes were allocated for %d, bound %d", n, len(b), bound)
+		}
+	})
+}
+
+// lookSame fails when a look is accepted that breaks its bounds, leaves the workspace by text, or re-encodes to
+// other bytes.
+func lookSame(t *testing.T, b []byte) {
+	paths, err := ParseLook(b)
+	if err != nil {
+		if !errors.Is(err, ErrFrame) {
+			t.Fatalf("refused with %v", err)
+		}
+		return
+	}
+	if len(paths) < 1 || len(paths) > MaxLooks || !bytes.Equal(encodeLook(paths), b) {
+		t.Fatalf("look %q changes", paths)
+	}
+	for _, p := range paths {
+		if !filepath.IsLocal(string(p)) || filepath.Clean(string(p)) != string(p) || len(p) > MaxLookPath {
+			t.Fatalf("look at %q", p)
+		}
+	}
+}
+
 // spawnSame fails when a spawn is accepted that breaks its bounds or re-encodes to other bytes.
 func spawnSame(t *testing.T, kind Type, b []byte) {
 	s, err := ParseSpawn(kind, b)
@@ -165,6 +210,7 @@ func FuzzReplies(f *testing.F) {
 		sink := func(stream uint8, data []byte) { came[stream-1] = append(came[stream-1], data...) }
 		k := &call{want: Result, budget: 8, sink: sink, done: make(chan struct{})}
 		c.calls[2], c.calls[3] = k, &call{want: StatsReply, done: make(chan struct{})}
+		c.calls[4] = &call{want: Looked, done: make(chan struct{})}
 		c.readLoop()
 		<-k.done
 		if n := len(came[0]) + len(came[1]); n > 8 {
@@ -222,6 +268,10 @@ func reencoded(f Frame) error {
 		var m map[string]uint64
 		m, err = parseCounters(f.Payload)
 		again = EncodeCounters(m)
+	case Looked:
+		var errno syscall.Errno
+		errno, err = parseLooked(f.Payload)
+		again = EncodeLooked(errno)
 	default:
 		return nil
 	}

@@ -53,7 +53,7 @@ type Outcome struct {
 	Duration                         time.Duration
 	TruncatedStdout, TruncatedStderr bool
 	DroppedBytes                     int64 // of both streams
-	DescendantsKilled                int64 // processes that outlived the leader or its time and were killed
+	DescendantsKilled                int64 // processes that outlived the leader or its time and were killed; see package supervisor for what leaves its tree
 	CleanupProven                    bool  // the kernel said that no descendant is left
 	TimedOut                         bool
 }

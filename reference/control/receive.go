@@ -41,6 +41,10 @@ func (c *Client) dispatch(f Frame) error {
 		}
 	case k.want == f.Type:
 		k.payload = f.Payload
+	case k.want == Looked && f.Type == Refused:
+		if err := k.refuse(f.Payload); err != nil {
+			return err
+		}
 	default:
 		return fmt.Errorf("%w: type %#x instead of %#x", ErrFrame, byte(f.Type), byte(k.want))
 	}
@@ -93,13 +97,12 @@ func (k *call) end(f Frame) error {
 		}
 		k.err = &SpawnError{Step: step, Errno: syscall.Errno(errno)}
 	case Refused:
-		if f.Payload[0] != RefusedBusy {
-			return fmt.Errorf("%w: refusal %d", ErrFrame, f.Payload[0])
+		if err := k.refuse(f.Payload); err != nil {
+			return err
 		}
 		if k.sent != [2]uint64{} { // busy means that nothing was started, so that it may be tried again
 			return fmt.Errorf("%w: refused as busy after output", ErrFrame)
 		}
-		k.err = ErrBusy
 	case Lost:
 		k.err = fmt.Errorf("%w: the keeper of the invocation died", ErrLost)
 	default:
@@ -108,7 +111,16 @@ func (k *call) end(f Frame) error {
 	return nil
 }
 
-// RefusedBusy is the reason of a refused exec.
+// refuse applies the payload of a refusal.
+func (k *call) refuse(p []byte) error {
+	if p[0] != RefusedBusy {
+		return fmt.Errorf("%w: refusal %d", ErrFrame, p[0])
+	}
+	k.err = ErrBusy
+	return nil
+}
+
+// RefusedBusy is the reason of a refused exec or look.
 const RefusedBusy = 1
 
 // linuxSignals are the names of 1..31 on Linux for amd64 and arm64, signal(7). A table, so that

@@ -24,7 +24,7 @@ import (
 //	expect: ok       the frame is taken, and the other end writes these very bytes
 //	        frame    the form is refused, before anything is allocated for its length
 //	        spawn    the frame is taken and its spawn is refused (supervisor)
-//	        payload  the frame is taken and its payload is refused (worker)
+//	        payload  the frame is taken and its payload is refused (worker; of a look, supervisor)
 //	        mac      the MAC is refused (supervisor)
 //	        cut      the stream ends in the frame
 //	end:    supervisor or worker: who reads it
@@ -136,7 +136,7 @@ func TestVectorsAtTheSupervisor(t *testing.T) {
 			var f Frame
 			var err error
 			n := allocatedBy(func() { f, err = k.Receive() })
-			if got := outcomeOf(err); got != v.expect && (v.expect != "spawn" || err != nil) {
+			if got := outcomeOf(err); got != v.expect && (v.expect != "spawn" && v.expect != "payload" || err != nil) {
 				t.Fatalf("%v, want %s", err, v.expect)
 			}
 			if v.expect == "frame" && n > 4<<10 {
@@ -148,6 +148,19 @@ func TestVectorsAtTheSupervisor(t *testing.T) {
 			c := challenge()
 			if again := AppendRequest(nil, &c, v.seq, f); !bytes.Equal(again, v.bytes) {
 				t.Errorf("the worker writes\n%x\nwant\n%x", again, v.bytes)
+			}
+			if f.Type == Look {
+				paths, err := ParseLook(f.Payload)
+				if want := v.expect == "payload"; errors.Is(err, ErrFrame) != want {
+					t.Fatalf("the look: %v", err)
+				}
+				if err == nil && !bytes.Equal(encodeLook(paths), f.Payload) {
+					t.Error("the look changes")
+				}
+				return
+			}
+			if v.expect == "payload" {
+				t.Fatalf("a payload of %#x is refused as a spawn, if at all", byte(f.Type))
 			}
 			if f.Type != Exec && f.Type != ExecSecret {
 				return

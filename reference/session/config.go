@@ -63,6 +63,7 @@ type Quota interface {
 type Control interface {
 	Stream(ctx context.Context, s control.Spawn, sink control.Sink) (control.Outcome, error)
 	Statfs(ctx context.Context) (control.Statfs, error)
+	Look(ctx context.Context, paths ...[]byte) error
 	Done() <-chan struct{}
 	Err() error
 	Close() error

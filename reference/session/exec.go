@@ -115,6 +115,8 @@ func (m *Manager) outcome(ctx context.Context, s *sandbox, id string, out contro
 	switch {
 	case errors.Is(err, control.ErrLost):
 		return api.ExecResult{}, m.lost(s, err)
+	case errors.As(err, &spawn) && spawn.Errno == syscall.ECANCELED && ctx.Err() != nil: // it ended before there was a process
+		return api.ExecResult{}, aborted(ctx, err)
 	case errors.As(err, &spawn):
 		return api.ExecResult{}, api.E(spawnCode(spawn), err)
 	case err != nil && ctx.Err() != nil:

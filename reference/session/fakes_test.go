@@ -45,6 +45,7 @@ type world struct {
 	exec       func(ctx context.Context, s control.Spawn) (control.Outcome, error)
 	stream     func(ctx context.Context, s control.Spawn, sink control.Sink) (control.Outcome, error) // instead of exec
 	statfs     control.Statfs
+	look       func(ctx context.Context, paths [][]byte) error
 	resolver   *credential.Resolver
 	peak, busy int  // of concurrent removals
 	oomKilled  bool // the kernel has killed at a limit
@@ -517,4 +518,15 @@ func (l *link) Close() error {
 	defer l.w.mu.Unlock()
 	l.box.once.Do(func() { close(l.box.lost) })
 	return nil
+}
+
+// Look runs the world's look, if it has one.
+func (l *link) Look(ctx context.Context, paths ...[]byte) error {
+	if err := l.w.step("look", l.name); err != nil {
+		return err
+	}
+	if l.w.look == nil {
+		return nil
+	}
+	return l.w.look(ctx, paths)
 }

@@ -600,6 +600,9 @@ func (l *mlink) Stream(ctx context.Context, s control.Spawn, _ control.Sink) (co
 func (l *mlink) Statfs(ctx context.Context) (control.Statfs, error) {
 	return control.Statfs{Blocks: 100, BlockSize: 1024, Inodes: 10}, l.p.call(ctx, "statfs", "", func() error { return nil })
 }
+func (l *mlink) Look(ctx context.Context, _ ...[]byte) error {
+	return l.p.call(ctx, "look", "", func() error { return nil })
+}
 func (l *mlink) Done() <-chan struct{} { return l.done }
 func (l *mlink) Err() error {
 	select {

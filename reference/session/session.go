@@ -87,7 +87,6 @@ type sandbox struct {
 	active  int           // operations in progress
 	quiet   chan struct{} // closed when active is 0; replaced when it rises
 	watches int           // streams of changes; they are no use of it
-	looking sync.Mutex    // held for a look, so that many leave room for commands
 
 	execs       int
 	secret      bool // one of execs is secret-bearing, so the only one

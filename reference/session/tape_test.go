@@ -122,7 +122,8 @@ func (l *tapeLink) Stream(ctx context.Context, s control.Spawn, sink control.Sin
 func (l *tapeLink) Statfs(context.Context) (control.Statfs, error) {
 	return control.Statfs{Blocks: 100, BlockSize: 1024, Inodes: 10}, nil
 }
-func (l *tapeLink) Done() <-chan struct{} { return l.done }
+func (l *tapeLink) Look(context.Context, ...[]byte) error { return nil }
+func (l *tapeLink) Done() <-chan struct{}                 { return l.done }
 func (l *tapeLink) Err() error {
 	select {
 	case <-l.done:

@@ -24,7 +24,7 @@ const linesPerSecond = 10
 
 func newAudit(w io.Writer) *audit {
 	a := &audit{counts: map[string]uint64{}, tokens: linesPerSecond, filled: time.Now(), lines: make(chan string, 32)}
-	for _, name := range []string{"accepted", "requests", "invocations", "keepers", "orphans-killed", "audit-dropped",
+	for _, name := range []string{"accepted", "requests", "looks", "invocations", "keepers", "orphans-killed", "audit-dropped",
 		"refused.cred", "refused.uid", "refused.gid", "refused.peer", "refused.busy", "refused.hello",
 		"refused.silent", "refused.mac", "refused.frame", "refused.slow"} {
 		a.counts[name] = 0

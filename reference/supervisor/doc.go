@@ -4,7 +4,7 @@
 //
 // It owns the control socket, the check of peers, every tenant process from its start to the
 // proof of its end, and the bytes that it wrote. It observes the tenant through wait4(2) and
-// /proc only. It never opens a path that the tenant can change, never signals a process that it
+// /proc only. It opens no path that the tenant can change but to look it up, see below, never signals a process that it
 // has not proven to be of the invocation, or nobody's, never waits for a tenant to close a pipe, and never
 // lets one connection or invocation hold more than its own slot. A tenant (uid 65532) cannot
 // signal or trace these processes: they keep uid 0.
@@ -21,7 +21,10 @@
 // sessions and double forks. So "no descendant is left" is one answer of the kernel: ECHILD from
 // wait4(-1). Not every kernel keeps that promise: runsc gives orphans to PID 1 once a tenant has cleared the
 // subreaper's mark of a process above them, and to nobody when a pid namespace of the tenant's ends.
-// So PID 1 looks for such strays itself before it passes a proven outcome on, and kills them. A keeper that has
+// So PID 1 looks for such strays itself before it passes a proven outcome on, and kills them. All outcomes that wait
+// share the looks, and no lock is held over one. Strays that keep coming are made by something that runs: then all
+// processes of the tenant's are stopped for a moment, so that the looks overtake them. What was killed so counts for
+// an invocation that had no company only, since a stray shows nothing of whose it was. A keeper that has
 // proven its end is used again; any other is killed, what it leaves
 // behind falls to PID 1 and is killed there, and the invocation is reported lost or unproven.
 //
@@ -38,7 +41,7 @@
 //
 // # Counters
 //
-// Stats replies carry: accepted, requests, invocations, keepers, orphans-killed, audit-dropped, and
+// Stats replies carry: accepted, requests, looks, invocations, keepers, orphans-killed, audit-dropped, and
 // refused.{cred,uid,gid,peer,busy,hello,silent,mac,frame,slow}. Every refusal also writes one line
 // on stderr, at most ten a second; so does an invocation that is lost or not proven, with the worker's id of it.
 //
@@ -52,6 +55,15 @@
 //
 // A keeper that says no end of its invocation in time is given up: PID 1 kills its tree, then itself, and reports the
 // invocation lost.
+//
+// # Looks
+//
+// The worker names files that it has taken away, so that a sentry lets go of what it keeps by those names. PID 1 looks
+// them up itself: no process, so no room among the tenant's tasks, and no place among its commands. A thread that
+// acts as the tenant walks from folder to folder by O_PATH, follows no link, reads nothing and answers only
+// whether it came to an end. One look runs at a time, another is refused meanwhile, and the answer comes within
+// control.LookWithin; a look that the kernel keeps for longer holds its slot and nobody else. Only the
+// effective ids of that thread are the tenant's, since a thread of PID 1 with more of them could be signalled.
 //
 // # Secrets
 //

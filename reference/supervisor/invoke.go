@@ -265,7 +265,7 @@ func (v *invocation) stand() {
 		deadline = v.until
 	}
 	for pause := time.Millisecond; v.group(unix.SIGSTOP); pause = min(2*pause, 100*time.Millisecond) {
-		look, err := descendants(v.k.pid, nil, time.Now().Add(lookWithin))
+		look, err := descendants(v.k.pid, time.Now().Add(lookWithin))
 		if err == nil && !slices.ContainsFunc(look, v.moves) || time.Now().After(deadline) {
 			return
 		}
@@ -332,7 +332,7 @@ func (v *invocation) reap() (none bool) {
 func (v *invocation) endGroup() {
 	if !v.killing {
 		v.group(unix.SIGSTOP)
-		look, err := descendants(v.k.pid, nil, time.Now().Add(lookWithin))
+		look, err := descendants(v.k.pid, time.Now().Add(lookWithin))
 		v.killing = err != nil
 		for _, p := range look {
 			if p.dead() {

@@ -26,6 +26,10 @@ const (
 	// straysMargin is what PID 1 may need beyond that for the processes that have left the keeper's tree. The worker
 	// hears the outcome before control.TerminateWithin, still.
 	straysMargin = 1500 * time.Millisecond
+	// strayless is how long strays may keep coming while somebody waits for their end, before everything of the
+	// tenant's is stopped for at most standStillWithin to end them.
+	strayless        = 300 * time.Millisecond
+	standStillWithin = 2 * time.Second
 	// readyWithin bounds the start of a keeper.
 	readyWithin = 5 * time.Second
 	// lookWithin bounds one look at all processes, which under a bomb waits for them with each call.
@@ -44,7 +48,9 @@ const (
 	maxConns       = 16
 	maxInvocations = 8
 	idleKeepers    = 2
-	warmSupervisor = 10 // threads: connections and keepers use the poller, syscalls are short
+	// Threads: connections and keepers use the poller, syscalls are short. Looks at /proc are not, of which a sweep and the
+	// end of a keeper's tree may be under way at one time; and one thread is the looker's.
+	warmSupervisor = 12
 	warmKeeper     = 8
 	warmBridge     = 4
 )

@@ -3,6 +3,7 @@
 package supervisor
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"os"
@@ -23,6 +24,9 @@ type pool struct {
 	idle []*handle
 	busy int
 	next uint64 // of an invocation; how many there were
+	// company is the last invocation that began while others ran: all of those up to it that run still have, or
+	// had, company.
+	company uint64
 	// spent: a secret was given out, so nothing else runs here, ever. The worker replaces the
 	// container; this holds whether it does or not.
 	spent bool
@@ -38,7 +42,7 @@ type handle struct {
 // fill makes the pool's first keepers.
 func (p *pool) fill() error {
 	for range idleKeepers {
-		h, err := p.spawn()
+		h, err := p.spawn(context.Background())
 		if err != nil {
 			return fmt.Errorf("start keeper: %w", err)
 		}
@@ -50,8 +54,9 @@ func (p *pool) fill() error {
 }
 
 // get takes an idle keeper or starts one. busy is true when too many run, when one with a secret has
-// run or runs, and for one with a secret when any has run before; err is the kernel's.
-func (p *pool) get(secret bool) (h *handle, id uint64, busy bool, err error) {
+// run or runs, and for one with a secret when any has run before; err is the kernel's, or ECANCELED when ctx ended
+// before there was a keeper.
+func (p *pool) get(ctx context.Context, secret bool) (h *handle, id uint64, busy bool, err error) {
 	p.mu.Lock()
 	if p.busy >= maxInvocations || p.spent || secret && p.next > 0 {
 		p.mu.Unlock()
@@ -61,6 +66,9 @@ func (p *pool) get(secret bool) (h *handle, id uint64, busy bool, err error) {
 	p.spent = secret
 	p.next++
 	id = p.next
+	if p.busy > 1 {
+		p.company = id
+	}
 	for len(p.idle) > 0 {
 		h, p.idle = p.idle[len(p.idle)-1], p.idle[:len(p.idle)-1]
 		select {
@@ -73,7 +81,7 @@ func (p *pool) get(secret bool) (h *handle, id uint64, busy bool, err error) {
 		return h, id, false, nil
 	}
 	p.mu.Unlock()
-	h, err = p.spawn()
+	h, err = p.spawn(ctx)
 	if err != nil {
 		p.mu.Lock()
 		p.busy--
@@ -104,9 +112,19 @@ func (p *pool) put(h *handle, clean bool) {
 	p.reaper.sweep(time.Now().Add(KillWithin))
 }
 
-// spawn starts a keeper and waits until it is ready. One that meets a limit of threads or memory before
+// accompanied says whether another invocation has run beside one that has not been put back.
+func (p *pool) accompanied(id uint64) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return id <= p.company
+}
+
+// spawn starts a keeper and waits until it is ready, or ctx ends. One that meets a limit of threads or memory before
 // that dies of it: that is EAGAIN, as fork(2) says it.
-func (p *pool) spawn() (*handle, error) {
+func (p *pool) spawn(ctx context.Context) (*handle, error) {
+	if ctx.Err() != nil {
+		return nil, unix.ECANCELED
+	}
 	sp, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("make channel: %w", err)
@@ -127,7 +145,7 @@ func (p *pool) spawn() (*handle, error) {
 		return nil, err
 	}
 	p.audit.count("keepers", 1)
-	if err := awaitReady(conn); err != nil {
+	if err := awaitReady(ctx, conn); err != nil {
 		p.reaper.kill(c)
 		conn.Close()
 		return nil, err
@@ -135,12 +153,17 @@ func (p *pool) spawn() (*handle, error) {
 	return &handle{child: c, conn: conn}, nil
 }
 
-// awaitReady reads [keeperReady] within [readyWithin].
-func awaitReady(conn net.Conn) error {
+// awaitReady reads [keeperReady] within [readyWithin], and before ctx ends.
+func awaitReady(ctx context.Context, conn net.Conn) error {
 	conn.SetReadDeadline(time.Now().Add(readyWithin))
-	defer conn.SetReadDeadline(time.Time{})
+	stop := context.AfterFunc(ctx, func() { conn.SetReadDeadline(time.Unix(1, 0)) })
 	var b [1]byte
-	if _, err := conn.Read(b[:]); err != nil {
+	_, err := conn.Read(b[:])
+	if !stop() { // it will set, or has set, the deadline: this keeper is of no use any more
+		return unix.ECANCELED
+	}
+	conn.SetReadDeadline(time.Time{})
+	if err != nil {
 		return fmt.Errorf("keeper does not get ready: %w: %w", unix.EAGAIN, err)
 	}
 	return nil

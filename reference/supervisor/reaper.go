@@ -4,10 +4,8 @@ package supervisor
 
 import (
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
-	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -19,10 +17,12 @@ import (
 // os/exec is not used in this process, since its Wait would compete for the same statuses.
 type reaper struct {
 	audit   *audit
-	mu      sync.Mutex // held for fork+register, for reaping, and for each look of a sweep
-	proc    *os.File   // of /proc, so that a look needs no further descriptor
+	sweeper sweeper
+	trees   sync.Mutex // held for killTree: each look takes a thread, and PID 1 has so many
+
+	mu      sync.Mutex // held for fork+register, for reaping and for a signal to a keeper; not for a look at /proc
 	keepers map[int]*child
-	killed  uint64 // orphans that SIGKILL ended, and that no sweep has told of
+	looking int // looks under way, while which nobody is reaped
 }
 
 // child is one keeper. Its pid may be another's once it has been reaped; then the pid leads elsewhere in
@@ -37,17 +37,37 @@ func newReaper(a *audit) (*reaper, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open process list: %w", err)
 	}
-	r := &reaper{audit: a, proc: proc, keepers: map[int]*child{}}
+	r := &reaper{audit: a, keepers: map[int]*child{}}
+	r.sweeper.proc, r.sweeper.look = proc, r.look
 	c := make(chan os.Signal, 1)
 	signal.Notify(c, unix.SIGCHLD)
 	go func() {
 		for range c {
 			r.mu.Lock()
-			r.reap()
+			if r.looking == 0 {
+				r.reap()
+			}
 			r.mu.Unlock()
 		}
 	}()
 	return r, nil
+}
+
+// hold keeps this process from reaping anybody until letGo: who is dead stays a zombie, so that no pid of a child
+// becomes another's and nobody is missing from /proc.
+func (r *reaper) hold() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.looking++
+}
+
+// letGo ends hold; the last one reaps what has died meanwhile.
+func (r *reaper) letGo() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.looking--; r.looking == 0 {
+		r.reap()
+	}
 }
 
 // start forks one child of this program.
@@ -77,12 +97,14 @@ func (r *reaper) kill(c *child) {
 // while its tree is looked at, so that it neither reaps nor forks; what escapes the look falls to PID 1
 // and to sweep.
 func (r *reaper) killTree(c *child) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.keepers[c.pid] != c {
+	r.trees.Lock()
+	defer r.trees.Unlock()
+	r.hold()
+	defer r.letGo()
+	if !r.keeps(c) {
 		return
 	}
-	pid := c.pid
+	pid := c.pid // its own until letGo
 	deadline := time.Now().Add(giveUpWithin)
 	unix.Kill(pid, unix.SIGSTOP)
 	for time.Now().Before(deadline) {
@@ -101,8 +123,15 @@ func (r *reaper) killTree(c *child) {
 	unix.Kill(pid, unix.SIGKILL)
 }
 
-// reap collects what is dead. It returns true when no child is left. Precondition: mu is held.
-func (r *reaper) reap() (none bool) {
+// keeps says that c has not been reaped.
+func (r *reaper) keeps(c *child) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.keepers[c.pid] == c
+}
+
+// reap collects what is dead. Precondition: mu is held.
+func (r *reaper) reap() {
 	for {
 		var ws unix.WaitStatus
 		pid, err := unix.Wait4(-1, &ws, unix.WNOHANG|unix.WALL, nil)
@@ -110,109 +139,11 @@ func (r *reaper) reap() (none bool) {
 		case err == unix.EINTR:
 			continue
 		case err != nil || pid == 0:
-			return err == unix.ECHILD
+			return
 		}
 		if c := r.keepers[pid]; c != nil {
 			delete(r.keepers, pid)
 			close(c.gone)
-		} else if ws.Signaled() && ws.Signal() == unix.SIGKILL {
-			r.killed++
-			r.audit.count("orphans-killed", 1)
 		}
-	}
-}
-
-// noParent is the parent, to look at, of a process whose parent is outside of this pid namespace, or nobody.
-const noParent = 0
-
-// stray says that a process has left the tree of its keeper, or is nobody's. There are two ways. A child
-// of PID 1 that is no keeper: what a dead keeper leaves, and, where a sentry lets a process clear the mark of a
-// subreaper above it by prctl(2), any orphan. And a process of the tenant's without a parent: where a sentry
-// does not wait for the processes of a pid namespace whose first one has ended. Without a parent are also
-// the engine's execs, which are root's. Precondition: mu is held.
-func (r *reaper) stray(p stat) bool {
-	switch p.ppid {
-	case os.Getpid():
-		return r.keepers[p.pid] == nil
-	case noParent:
-		return !p.dead() && ownedBy(p.pid, Tenant) // who reaps it, if anybody, is no business of ours
-	}
-	return false
-}
-
-// ownedBy asks for the effective uid of a process: the owner of its folder, dumpable or not, proc_pid(5).
-func ownedBy(pid int, uid uint32) bool {
-	var st unix.Stat_t
-	return unix.Stat("/proc/"+strconv.Itoa(pid), &st) == nil && st.Uid == uid
-}
-
-// nobody says that there is no process that could be a stray: none of the tenant's, and no child of PID 1 but the
-// keepers. That is so after most commands, it takes a few system calls, and no descriptor, which others may have
-// used up. Precondition: mu is held.
-func (r *reaper) nobody() bool {
-	if _, err := r.proc.Seek(0, io.SeekStart); err != nil {
-		return false
-	}
-	names, err := r.proc.Readdirnames(-1)
-	if err != nil {
-		return false
-	}
-	for _, name := range names {
-		pid, err := strconv.Atoi(name)
-		if err != nil || r.keepers[pid] != nil {
-			continue
-		}
-		// ECHILD: it is no child of this process, waitid(2).
-		if unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT|unix.WALL, nil) != unix.ECHILD || ownedBy(pid, Tenant) {
-			return false
-		}
-	}
-	return true
-}
-
-// sweep kills every stray until a look finds none or the deadline passes. none says that it did; killed is how many SIGKILL has
-// ended since a sweep last said so. Strays of an invocation that still runs are killed as well: nobody keeps them.
-//
-// A look that finds none is a proof, though it is not atomic. Of processes that escaped, one is always a child
-// of PID 1, by whatever forks and exits: an orphan becomes one before its parent can be reaped. Who is one
-// when a look begins stays in /proc to its end, as a zombie at least, since nobody is reaped meanwhile. And
-// what is left of an ended pid namespace cannot fork, clone(2).
-//
-// Beside a bomb a look may take seconds: each of its system calls waits for the processor like all others.
-func (r *reaper) sweep(deadline time.Time) (killed uint64, none bool) {
-	t := tree{root: os.Getpid(), roots: r.stray}
-	corpses := map[int]uint64{} // start times of strays that were dead at an earlier look
-	for {
-		r.mu.Lock()
-		r.reap()
-		if none = r.nobody(); !none {
-			left, err := descendants(t.root, t.roots, deadline)
-			none = err == nil
-			for _, p := range left {
-				// Somebody may keep a dead one from being reaped, ptrace(2). It has forked nobody since.
-				if start, ok := corpses[p.pid]; !p.dead() || !ok || start != p.start {
-					none = false
-				}
-				if p.dead() {
-					corpses[p.pid] = p.start
-				}
-			}
-		}
-		if none {
-			killed, r.killed = r.killed, 0
-			r.mu.Unlock()
-			return killed, true
-		}
-		for range 3 {
-			if running, err := t.signal(unix.SIGSTOP, true, deadline); err != nil || running == 0 {
-				break
-			}
-		}
-		t.signal(unix.SIGKILL, false, deadline)
-		r.mu.Unlock()
-		if time.Now().After(deadline) {
-			return 0, false
-		}
-		time.Sleep(time.Millisecond) // between rounds, so that the dying can die
 	}
 }

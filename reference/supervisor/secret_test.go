@@ -211,7 +211,7 @@ func TestKeeperZeroesTheSecret(t *testing.T) {
 func TestNobodyInASandboxDumpsACore(t *testing.T) {
 	s := hostSandbox(t)
 	s.connect(t)
-	look, err := descendants(s.pid, nil, time.Now().Add(time.Minute))
+	look, err := descendants(s.pid, time.Now().Add(time.Minute))
 	if err != nil || len(look) < idleKeepers {
 		t.Fatalf("%d processes below PID 1, %v", len(look), err)
 	}

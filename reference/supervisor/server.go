@@ -19,9 +19,10 @@ import (
 
 // server answers the control socket.
 type server struct {
-	audit *audit
-	pool  *pool
-	slots chan struct{}
+	audit  *audit
+	pool   *pool
+	looker *looker
+	slots  chan struct{}
 }
 
 // serve accepts until the listener is closed. Running out of descriptors or memory is no reason to
@@ -127,6 +128,24 @@ func (s *server) request(ctx context.Context, conn *control.Conn, runs *runs, f 
 		reply.Payload = control.Statfs{Blocks: st.Blocks, BlockSize: uint64(st.Bsize), Inodes: st.Files}.Encode()
 	case control.Stats:
 		reply.Type, reply.Payload = control.StatsReply, control.EncodeCounters(s.audit.snapshot())
+	case control.Look:
+		paths, err := control.ParseLook(f.Payload)
+		if err != nil {
+			return err
+		}
+		done, busy := s.looker.look(paths)
+		if busy {
+			reply.Type, reply.Payload = control.Refused, []byte{control.RefusedBusy}
+			break
+		}
+		s.audit.count("looks", 1)
+		go func() {
+			reply.Type, reply.Payload = control.Looked, control.EncodeLooked(done())
+			if conn.Send(reply) != nil {
+				conn.Close()
+			}
+		}()
+		return nil
 	case control.Cancel:
 		runs.cancel(f.Request)
 		return nil
@@ -160,7 +179,7 @@ func (s *server) invoke(ctx context.Context, conn *control.Conn, exec control.Fr
 		}
 	}
 	begun := time.Now()
-	h, id, busy, err := s.pool.get(exec.Type == control.ExecSecret)
+	h, id, busy, err := s.pool.get(ctx, exec.Type == control.ExecSecret)
 	switch {
 	case busy:
 		send(control.Frame{Type: control.Refused, Payload: []byte{control.RefusedBusy}})
@@ -191,7 +210,7 @@ func (s *server) invoke(ctx context.Context, conn *control.Conn, exec control.Fr
 	<-watched
 	proven := !gaveUp && clean(last)
 	if proven {
-		last, proven = s.swept(last, by.Add(straysMargin))
+		last, proven = s.swept(last, id, by.Add(straysMargin))
 	}
 	// A clean keeper goes back before the outcome leaves, so that the next command finds it; the end of
 	// any other takes time that the worker need not wait.
@@ -264,7 +283,10 @@ func relay(h *handle, send func(control.Frame)) control.Frame {
 // swept completes an outcome that the keeper calls proven: the keeper sees its own descendants only, and a
 // kernel may have given one of them to somebody else. The rest is PID 1's to look for, and to count, until the
 // deadline.
-func (s *server) swept(last control.Frame, deadline time.Time) (_ control.Frame, proven bool) {
+//
+// What is killed there counts for an invocation that nobody else ran beside: then it was its own. Else nobody can
+// tell whose it was, and a neighbour must not be able to write it down to this one.
+func (s *server) swept(last control.Frame, id uint64, deadline time.Time) (_ control.Frame, proven bool) {
 	if last.Type == control.SpawnFailed {
 		return last, true // the tenant had no word
 	}
@@ -276,7 +298,9 @@ func (s *server) swept(last control.Frame, deadline time.Time) (_ control.Frame,
 		deadline = bound
 	}
 	killed, none := s.pool.reaper.sweep(deadline)
-	sum.Killed += killed
+	if !s.pool.accompanied(id) {
+		sum.Killed += uint64(killed)
+	}
 	sum.Proven = none
 	last.Payload = sum.Encode()
 	return last, none

@@ -72,26 +72,31 @@ func parseStat(pid int, line []byte) (stat, error) {
 	return stat{pid: pid, ppid: ppid, group: group, state: f[0][0], threads: threads, start: start}, nil
 }
 
-// descendants returns the processes below root, parents before children. roots, if given, chooses the
-// first level instead, from all processes. The view is not atomic: a link in it is proven by reading it again.
+// descendants returns the processes below root, parents before children, of one look at all processes.
+func descendants(root int, deadline time.Time) ([]stat, error) {
+	all, err := everybody(deadline)
+	return below(all, func(s stat) bool { return s.ppid == root }), err
+}
+
+// everybody is one look at all processes. It is not atomic: a link in it is proven by reading it again.
 // After the deadline no more is read. When that leaves a process out, or one that is there cannot be read, what was
 // found is returned with [errPartial].
-func descendants(root int, roots func(stat) bool, deadline time.Time) ([]stat, error) {
-	if roots == nil {
-		roots = func(s stat) bool { return s.ppid == root }
-	}
+func everybody(deadline time.Time) (all []stat, err error) {
+	err = eachProcess(deadline, func(s stat) { all = append(all, s) })
+	return all, err
+}
+
+// eachProcess is such a look, which gives each process to f as soon as it has been read.
+func eachProcess(deadline time.Time, f func(stat)) (partial error) {
 	d, err := os.Open("/proc")
 	if err != nil {
-		return nil, fmt.Errorf("list processes: %w", err)
+		return fmt.Errorf("list processes: %w", err)
 	}
 	names, err := d.Readdirnames(-1)
 	d.Close()
 	if err != nil {
-		return nil, fmt.Errorf("list processes: %w", err)
+		return fmt.Errorf("list processes: %w", err)
 	}
-	children := map[int][]stat{}
-	var out []stat
-	var partial error
 	for _, name := range names {
 		pid, err := strconv.Atoi(name)
 		if err != nil {
@@ -107,10 +112,19 @@ func descendants(root int, roots func(stat) bool, deadline time.Time) ([]stat, e
 		case err != nil:
 			partial = fmt.Errorf("%w: %w", errPartial, err)
 		default:
-			children[s.ppid] = append(children[s.ppid], s)
-			if roots(s) {
-				out = append(out, s)
-			}
+			f(s)
+		}
+	}
+	return partial
+}
+
+// below returns the processes of a look that roots chooses, and those below them, parents before children.
+func below(all []stat, roots func(stat) bool) (out []stat) {
+	children := map[int][]stat{}
+	for _, s := range all {
+		children[s.ppid] = append(children[s.ppid], s)
+		if roots(s) {
+			out = append(out, s)
 		}
 	}
 	for i := 0; i < len(out); i++ {
@@ -120,5 +134,5 @@ func descendants(root int, roots func(stat) bool, deadline time.Time) ([]stat, e
 			}
 		}
 	}
-	return out, partial
+	return out
 }

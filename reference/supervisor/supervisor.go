@@ -36,11 +36,15 @@ func Run(stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
+	lk, err := newLooker(walkBelow(Workspace))
+	if err != nil {
+		return err
+	}
 	p := &pool{reaper: r, audit: a}
 	if err := p.fill(); err != nil {
 		return err
 	}
-	s := &server{audit: a, pool: p, slots: make(chan struct{}, maxConns)}
+	s := &server{audit: a, pool: p, looker: lk, slots: make(chan struct{}, maxConns)}
 	return s.serve(l)
 }
 

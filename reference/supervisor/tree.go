@@ -9,13 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tree is every process below root, which is the calling process, or those that roots chooses and all
-// below them. Precondition of its methods: nobody reaps children of root while they run, so that the pid
-// of a direct child is its own.
-type tree struct {
-	root  int
-	roots func(stat) bool
-}
+// tree is every process below root. Precondition of its methods: nobody reaps children of root while they
+// run, so that the pid of a direct child is its own.
+type tree struct{ root int }
 
 // signal sends sig to each process of one look at the tree, and returns how many of them could
 // still run when looked at. skipHalted leaves those out that are stopped or dead.
@@ -27,16 +23,22 @@ type tree struct {
 //
 // Under a bomb each system call here may wait for a hundred processes, so a look ends at the deadline.
 func (t tree) signal(sig unix.Signal, skipHalted bool, deadline time.Time) (running int, err error) {
-	look, err := descendants(t.root, t.roots, time.Now().Add(time.Until(deadline)/2)) // the rest is for what it finds
+	look, err := descendants(t.root, time.Now().Add(time.Until(deadline)/2)) // the rest is for what it finds
 	if errors.Is(err, errPartial) {
 		running++ // whoever was not read
 	} else if err != nil {
 		return 0, err
 	}
+	_, n := t.deliver(look, sig, skipHalted, deadline)
+	return running + n, nil
+}
+
+// deliver is the half of signal that comes after the look. reached are those that a signal went to.
+func (t tree) deliver(look []stat, sig unix.Signal, skipHalted bool, deadline time.Time) (reached []stat, running int) {
 	proven := map[int]bool{t.root: true, noParent: true}
 	for _, p := range look {
 		if time.Now().After(deadline) {
-			return running + 1, nil
+			return reached, running + 1
 		}
 		if !proven[p.ppid] {
 			running++ // it moved; the next look finds it elsewhere
@@ -47,14 +49,18 @@ func (t tree) signal(sig unix.Signal, skipHalted bool, deadline time.Time) (runn
 		}
 		if p.ppid == t.root {
 			proven[p.pid] = true
-			if !p.dead() && !(skipHalted && p.halted()) {
-				unix.Kill(p.pid, sig)
+			if !p.dead() && !(skipHalted && p.halted()) && unix.Kill(p.pid, sig) == nil {
+				reached = append(reached, p)
 			}
 			continue
 		}
-		proven[p.pid] = signalProven(p, sig, p.dead() || skipHalted && p.halted())
+		quiet := p.dead() || skipHalted && p.halted()
+		proven[p.pid] = signalProven(p, sig, quiet)
+		if proven[p.pid] && !quiet {
+			reached = append(reached, p)
+		}
 	}
-	return running, nil
+	return reached, running
 }
 
 // signalProven proves p's link and sends sig unless quiet.

@@ -9,15 +9,16 @@ import (
 	"github.com/hallmark-sandbox/hallmark/reference/api"
 )
 
-// ReleaseNames calls look for each name that an operation has taken from what it named: what held on to
-// that by its name can let go. It is called before the operation is over, and cannot fail it.
-func ReleaseNames(f Files, look func(ctx context.Context, path []byte)) Files {
+// ReleaseNames calls look with the names that an operation has taken from what they named, at most two: what held on to
+// that by its name can let go. It is called once, before the operation is over, and cannot fail it. Its time is
+// the operation's, so look has to bound it.
+func ReleaseNames(f Files, look func(ctx context.Context, paths ...[]byte)) Files {
 	return releasing{f, look}
 }
 
 type releasing struct {
 	Files
-	look func(ctx context.Context, path []byte)
+	look func(ctx context.Context, paths ...[]byte)
 }
 
 func (r releasing) Remove(ctx context.Context, path []byte) error {
@@ -31,8 +32,7 @@ func (r releasing) Remove(ctx context.Context, path []byte) error {
 func (r releasing) Rename(ctx context.Context, from, to []byte) error {
 	err := r.Files.Rename(ctx, from, to)
 	if err == nil {
-		r.look(ctx, from)
-		r.look(ctx, to)
+		r.look(ctx, from, to)
 	}
 	return err
 }

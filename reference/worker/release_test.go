@@ -3,6 +3,7 @@
 package worker
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"slices"
@@ -23,7 +24,7 @@ func (r unable) Rename(context.Context, []byte, []byte) error { return errRefuse
 func TestReleaseNames(t *testing.T) {
 	ctx := t.Context()
 	c := &calls{}
-	look := func(_ context.Context, path []byte) { c.did("look " + string(path)) }
+	look := func(_ context.Context, paths ...[]byte) { c.did("look " + string(bytes.Join(paths, []byte(" ")))) }
 	f, bad := ReleaseNames(c, look), ReleaseNames(unable{c}, look)
 	for _, tt := range []struct {
 		name string
@@ -31,7 +32,7 @@ func TestReleaseNames(t *testing.T) {
 		want []string
 	}{
 		{"remove", func() error { return f.Remove(ctx, []byte("a")) }, []string{"Remove", "look a"}},
-		{"rename", func() error { return f.Rename(ctx, []byte("a"), []byte("b")) }, []string{"Rename", "look a", "look b"}},
+		{"rename", func() error { return f.Rename(ctx, []byte("a"), []byte("b")) }, []string{"Rename", "look a b"}},
 		{"replace", func() error {
 			_, _, err := f.Write(ctx, api.FileCall{Path: []byte("a"), Mode: api.WriteReplace}, nil, "")
 			return err

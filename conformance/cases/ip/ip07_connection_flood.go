@@ -10,6 +10,7 @@ import (
 	"github.com/hallmark-sandbox/hallmark/conformance/cases/internal/attack"
 	"github.com/hallmark-sandbox/hallmark/conformance/oracle"
 	"github.com/hallmark-sandbox/hallmark/conformance/target"
+	"github.com/hallmark-sandbox/hallmark/fixtures/tenant/report"
 )
 
 // The numbers of IP-07. A supervisor that bounds its peers bounds them by a few: 64 is four times what the
@@ -26,11 +27,11 @@ const (
 
 // IP07 floods the control socket with connections.
 var IP07 = conformance.Case{
-	ID: "IP-07", Revision: 2, Title: "Connection flood",
+	ID: "IP-07", Revision: 3, Title: "Connection flood",
 	Requirement: "However many connect, the supervisor keeps a bounded number of them, goes on accepting, and the worker's commands keep their pace.",
 	Threat:      "A tenant makes its sandbox deaf, and the worker wait, by connecting.",
 	Attack:      "Each until it has done its work, at most 10 s: the tenant connects by path; a child of root with gid 65532, whom the file modes let through, connects and leaves; root peers, put into the sandbox by the suite, connect and leave; root peers connect, say nothing and hold on, up to 1,024 at a time; root peers connect while PID 1 may open no further descriptor.",
-	Witness:     "Refused tries of the tenant (at least 100); connections of the others that were made (at least 100 of each kind); root peers that were greeted in the flood (at least 4), and others that were turned away or ended while these were kept (at least 50; none where more are kept than may be); connections that were left in the queue, or ended without a word, while PID 1 was out of descriptors (at least 4, where root may take them away).",
+	Witness:     "Refused tries of the tenant (at least 100); connections of the others that were made (at least 100 of each kind); root peers that were greeted in the flood (at least 4), and others that were turned away or ended while these were kept (at least 50; none where more are kept than may be); connections that were left in the queue, or ended without a word, while PID 1 was out of descriptors (at least 4, where root may take them away), less what the supervisor says it turned away as too many.",
 	Oracle:      "Commands through the worker meanwhile, against the quiet median of the same command. The attack counts how many connections were greeted and alive at one time. Afterwards a new root peer is served.",
 	Precedent:   "origin",
 	Tier:        conformance.Full, Timeout: 4 * time.Minute,
@@ -64,7 +65,17 @@ func runIP07(ctx context.Context, t *conformance.T) error {
 	attack.Witness(t, "tenant", tenant.Report)
 	t.NeedWitness("tenant-refused", 100)
 	t.Witness("tenant-refused", tenant.Report.Counts["refused"])
+	var starved int64
+	var full report.Report
 	for _, mode := range []string{"hold", "other", "churn", "starve"} {
+		if mode == "starve" { // who is turned away as one too many says nothing of descriptors, and is counted by the supervisor
+			if _, err := attack.Foothold(ctx, t, sb, "control-served", "-within", ip07Served.String()); err != nil {
+				return err
+			}
+			if full, err = attack.Foothold(ctx, t, sb, "control-root", "-mode", "stats"); err != nil {
+				return err
+			}
+		}
 		r, err := attack.Foothold(ctx, t, sb, "control-flood", "-mode", mode, "-time", ip07Time)
 		if err != nil {
 			return err
@@ -93,7 +104,7 @@ func runIP07(ctx context.Context, t *conformance.T) error {
 				break
 			}
 			t.NeedWitness("starved", 4)
-			t.Witness("starved", r.Counts["starved"])
+			starved = r.Counts["starved"]
 		}
 	}
 	served, err := attack.Foothold(ctx, t, sb, "control-served", "-within", ip07Served.String())
@@ -116,6 +127,14 @@ func runIP07(ctx context.Context, t *conformance.T) error {
 			return err
 		}
 		t.Observe("counters", counted(before, after))
+		starved = outOfDescriptors(starved, counted(full, after))
 	}
+	t.Witness("starved", starved)
 	return nil
+}
+
+// outOfDescriptors is how many of those that were not greeted were so for want of a descriptor, at least: a
+// supervisor that has too many peers ends a new one without a word, too, and by then has a descriptor for it.
+func outOfDescriptors(notGreeted int64, counters map[string]int64) int64 {
+	return max(0, notGreeted-counters["refused.busy"])
 }

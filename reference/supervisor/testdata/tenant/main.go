@@ -35,7 +35,7 @@ func main() {
 	verbs := map[string]func([]string){
 		"look": look, "exit": func(a []string) { os.Exit(num(a[0])) }, "die": die, "write": write, "cat": func([]string) { io.Copy(os.Stdout, os.Stdin) },
 		"beat": beat, "stubborn": stubborn, "daemon": daemon, "stopped": stopped, "reaper": reaper, "bomb": bomb, "runner": runner,
-		"hold": hold, "flood": flood, "farm": farm, "pass": pass, "keep": keep, "attack": attack, "count": count, "sleep": func(a []string) { time.Sleep(time.Duration(num(a[0])) * time.Millisecond) },
+		"hold": hold, "crowd": crowd, "flood": flood, "farm": farm, "pass": pass, "keep": keep, "attack": attack, "count": count, "sleep": func(a []string) { time.Sleep(time.Duration(num(a[0])) * time.Millisecond) },
 		"slay": slay, "others": others, "suicide": suicide, "dial": dial, "dead": dead, "continuer": continuer, "escape": escape,
 		"secret": secret, "zleader": zleader, "stopper": stopper, "sigroot": sigroot,
 	}
@@ -217,6 +217,23 @@ func count([]string) { fmt.Println(processes()) }
 func rawFork() uintptr {
 	pid, _, _ := syscall.RawSyscall6(syscall.SYS_CLONE, uintptr(syscall.SIGCHLD), 0, 0, 0, 0, 0)
 	return pid
+}
+
+// crowd forks processes that wait until no more can be made, says so, and takes every place that is left from then on.
+func crowd(a []string) {
+	for refused := 0; ; {
+		switch pid := rawFork(); {
+		case pid == 0:
+			for {
+				syscall.RawSyscall6(syscall.SYS_PPOLL, 0, 0, 0, 0, 0, 0)
+			}
+		case int(pid) < 0:
+			if refused++; refused == 20 {
+				os.WriteFile(a[0], []byte("."), 0o644)
+			}
+			time.Sleep(time.Millisecond) // what others have begun to make or end
+		}
+	}
 }
 
 // runner leaves a process that forks into a new session and exits, again and again.

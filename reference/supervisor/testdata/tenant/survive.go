@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"runtime"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -40,15 +41,19 @@ func nested(a []string) {
 }
 
 // unmarked clears the mark of a subreaper that it never was. Some sentries then give the orphans of its
-// children to PID 1: one is left, by a child that was there before. "stay": it says so, and stays.
+// children to PID 1: one is left, by a child that was there before. "stay": it says so, and stays. "stream": there is
+// no end of them.
 func unmarked(a []string) {
-	if len(a) == 2 && a[1] == "child" {
+	if len(a) >= 2 && a[1] == "child" {
 		waitFor("/tmp/" + a[0])
+		if len(a) == 3 {
+			stream(a[0])
+		}
 		spawn(true, "stubborn", a[0])
 		waitFor(a[0])
 		return
 	}
-	c := spawn(true, "unmarked", a[0], "child")
+	c := spawn(true, append([]string{"unmarked", a[0], "child"}, slices.DeleteFunc(a[1:], func(how string) bool { return how == "stay" })...)...)
 	unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 	os.WriteFile("/tmp/"+a[0], []byte("."), 0o644)
 	if err := c.Wait(); err != nil {
@@ -57,6 +62,41 @@ func unmarked(a []string) {
 	if len(a) == 2 {
 		os.WriteFile(a[0]+".orphaned", []byte("."), 0o644)
 		time.Sleep(time.Hour)
+	}
+}
+
+// stream makes orphans that live for 50 ms, without end, by three processes at once, and beats.
+func stream(name string) {
+	signal.Ignore(unix.SIGHUP) // which a sentry may send to a group of which one ends while others are stopped
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		fatal(err)
+	}
+	fd := f.Fd()
+	runtime.LockOSThread()
+	for range 2 {
+		if rawFork() == 0 {
+			break
+		}
+	}
+	streaming(fd)
+}
+
+//go:nosplit
+func streaming(fd uintptr) {
+	beat := byte('.')
+	nap := syscall.Timespec{Nsec: 50_000_000}
+	for {
+		pid, _, _ := syscall.RawSyscall6(syscall.SYS_CLONE, uintptr(syscall.SIGCHLD), 0, 0, 0, 0, 0)
+		if pid == 0 {
+			if pid, _, _ = syscall.RawSyscall6(syscall.SYS_CLONE, uintptr(syscall.SIGCHLD), 0, 0, 0, 0, 0); pid == 0 {
+				syscall.RawSyscall(syscall.SYS_SETSID, 0, 0, 0)
+				syscall.RawSyscall(syscall.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&nap)), 0, 0)
+			}
+			syscall.RawSyscall(syscall.SYS_EXIT_GROUP, 0, 0, 0)
+		}
+		syscall.RawSyscall6(syscall.SYS_WAIT4, pid, 0, 0, 0, 0, 0)
+		syscall.RawSyscall(syscall.SYS_WRITE, fd, uintptr(unsafe.Pointer(&beat)), 1)
 	}
 }
 
