@@ -51,12 +51,18 @@ func (s *Server) openFiles(ctx context.Context, x *exchange, c call) (context.Co
 	if err != nil {
 		return nil, nil, nil, err
 	}
+	opened := false
+	defer func() { // deferred, here and below: a panic must not keep the place
+		if !opened {
+			give()
+		}
+	}()
 	ctx, files, release, err := s.o.OpenFiles(ctx, x.claims.WorkspaceID, c.sandbox)
 	if err != nil {
-		give()
 		return nil, nil, nil, err
 	}
-	return ctx, files, func() { release(); give() }, nil
+	opened = true
+	return ctx, files, func() { defer give(); release() }, nil
 }
 
 func runFS(ctx context.Context, files Files, fc api.FSCall) (res api.FSResponse, err error) {

@@ -83,7 +83,7 @@ func (s *Server) guard(x *exchange) (c call, err error) {
 	if x.claims, err = s.verify(x.r, c); err != nil {
 		return c, err
 	}
-	leave, err := claim(x.r.Context(), x.claims.WorkspaceID)
+	leave, err := claim(x.r.Context(), x.claims.WorkspaceID, c.op)
 	if err != nil {
 		return c, err
 	}
