@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/net/http2"
+
 	"github.com/hallmark-sandbox/hallmark/reference/api"
 	"github.com/hallmark-sandbox/hallmark/reference/client"
 	"github.com/hallmark-sandbox/hallmark/reference/state"
@@ -339,5 +341,29 @@ func TestWorkspaceHasHalfOfThePlaces(t *testing.T) {
 	})
 	if res := r.raw(again); res.Status != http.StatusOK {
 		t.Errorf("the same capability afterwards: got %d %s", res.Status, res.Code)
+	}
+}
+
+// TestStrangerWithManyAnswers: a stranger that has capabilities which were used before, asks with all of them at once and
+// takes no answer, gets no more time for it than for one.
+func TestStrangerWithManyAnswers(t *testing.T) {
+	r := newRig(t, tweak{forgetful: true, strange: 500 * time.Millisecond})
+	req := client.RawRequest{Op: api.OpGet, Method: "GET", Target: "/v1/sandboxes/sb", WorkspaceID: "ws", SandboxID: "sb"}
+	token := r.mint(req)
+	r.nonces.set(func() error { return state.ErrReplay })
+	f := r.framed()
+	f.must(0, f.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}))
+	began := time.Now()
+	var err error
+	for err == nil && time.Since(began) < 10*time.Second {
+		f.next += 2
+		err = f.WriteHeaders(http2.HeadersFrameParam{StreamID: f.next - 2, BlockFragment: f.block("GET", req.Target, token), EndHeaders: true, EndStream: true})
+		time.Sleep(20 * time.Millisecond) // again and again, for as long as it may
+	}
+	if took := time.Since(began); err == nil || took > 500*time.Millisecond+lingerTimeout+5*time.Second {
+		t.Errorf("after %v: %v", took, err)
+	}
+	if n := r.fake.count(); n != 0 {
+		t.Errorf("%d calls", n)
 	}
 }

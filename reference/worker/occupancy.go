@@ -13,7 +13,7 @@ import (
 //   - one workspace has half, so that dozens of its callers may join one create, and no more;
 //   - three quarters may hold operations that last as long as a command, a body or a stream does.
 //
-// A brief operation ends or observes something, and has a bound of 30 s: it must find a place beside all that
+// A brief operation ends or observes something, and has 30 s for that, as its body and its answer have: it must find a place beside all that
 // lasts, since it is what makes places free. So it comes into the quarter that is left, and past the half of its
 // workspace by an eighth (two places at least). Half and eighth together bound how many one workspace
 // holds, whatever it asks for. What is of no workspace is brief, and has no share: health.
