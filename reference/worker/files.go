@@ -96,7 +96,7 @@ func runFS(ctx context.Context, files Files, fc api.FSCall) (res api.FSResponse,
 }
 
 func (s *Server) read(x *exchange, c call) error {
-	if err := noBody(x); err != nil {
+	if err := s.noBody(x); err != nil {
 		return err
 	}
 	fc, err := api.DecodeFileQuery(c.query, false)
@@ -140,6 +140,9 @@ func (s *Server) write(x *exchange, c call) error {
 	}
 	ctx, cancel := context.WithTimeout(x.r.Context(), transferTimeout)
 	defer cancel()
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	defer context.AfterFunc(s.ending, func() { end(errEnding) })()
 	ctx, files, release, err := s.openFiles(ctx, x, c)
 	if err != nil {
 		return err
