@@ -4,6 +4,7 @@ package credential
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,12 +28,15 @@ type Store interface {
 // provider has not been told of the end, " " and an [openAttempt]. An identifier holds no slash.
 const bucketAttempts = "delivery-attempts"
 
-// Bounds of what is remembered. Nothing younger than attemptsKept is ever forgotten: beyond
-// maxAttempts the worker refuses.
+// Bounds of what is remembered. Nothing younger than attemptsKept is ever forgotten, nor what is open, however old:
+// beyond maxAttempts the worker refuses, and beyond maxOpen the references to that provider, until it has taken leases back.
+// So a provider that never does keeps no other from serving. All that runs at once has room: 1,024 commands of 16
+// references.
 const (
 	attemptsKept = 24 * time.Hour
 	maxAttempts  = 100_000
-	maxForgotten = 16 // per call, so that no caller pays for all of them
+	maxOpen      = 20_000 // of one provider
+	maxForgotten = 16     // per call, so that no caller pays for all of them
 	// storeWithin bounds each write. Neither a caller that leaves nor the end of an invocation cuts one short:
 	// whether the row is there would be anybody's guess.
 	storeWithin = 10 * time.Second
@@ -40,17 +44,20 @@ const (
 
 // attempts makes each delivery attempt of a workspace single-use, over restarts.
 type attempts struct {
-	store Store
-	limit int
+	store       Store
+	limit, each int // maxAttempts, maxOpen
 
 	mu    sync.Mutex
-	used  map[string]bool
-	order []attempt // oldest first
+	used  map[string]*attempt // by key
+	order []string            // their keys, oldest first, without those that were too old to keep while they were open
+	open  map[string]int      // by provider
 }
 
+// attempt is one that is remembered.
 type attempt struct {
-	key string
-	ms  int64
+	ms       int64  // of its use
+	provider string // who has to be told of its end; empty when nobody has
+	late     bool   // out of the order: it goes with its end
 }
 
 // openAttempt is whom to tell of an attempt's end, and what.
@@ -62,28 +69,27 @@ type openAttempt struct {
 // loadAttempts returns those that were made before, and which of them are open: the process that
 // made them died before their providers were told.
 func loadAttempts(s Store) (_ *attempts, open []openAttempt, err error) {
-	a := &attempts{store: s, limit: maxAttempts, used: map[string]bool{}}
+	a := &attempts{store: s, limit: maxAttempts, each: maxOpen, used: map[string]*attempt{}, open: map[string]int{}}
 	err = s.Each(bucketAttempts, func(k string, v []byte) error {
 		digits, rest, isOpen := bytes.Cut(v, []byte(" "))
 		ms, err := strconv.ParseInt(string(digits), 10, 64)
 		if err != nil {
 			return errors.New("delivery attempt without a time")
 		}
+		var o openAttempt
 		if isOpen {
-			var o openAttempt
 			if err := strictjson.Unmarshal(rest, &o, strictjson.Default); err != nil {
 				return fmt.Errorf("open delivery attempt: %w", err)
 			}
 			open = append(open, o)
 		}
-		a.used[k] = true
-		a.order = append(a.order, attempt{k, ms})
+		a.addLocked(k, ms, o.ProviderID)
 		return nil
 	})
 	if err != nil {
 		return nil, nil, fmt.Errorf("load delivery attempts: %w", err)
 	}
-	slices.SortFunc(a.order, func(x, y attempt) int { return int(min(max(x.ms-y.ms, -1), 1)) })
+	slices.SortFunc(a.order, func(x, y string) int { return cmp.Compare(a.used[x].ms, a.used[y].ms) })
 	return a, open, nil
 }
 
@@ -112,6 +118,9 @@ func (a *attempts) use(ctx context.Context, refs []Reference, now time.Time) err
 		for _, r := range refs[:i+1] { // the last may be there in spite of the error
 			err = errors.Join(err, a.close(ctx, r.request()))
 		}
+		for _, r := range refs[i+1:] { // of these there is no row
+			a.end(r.request().attemptKey())
+		}
 		return api.E(api.Unavailable, fmt.Errorf("store delivery attempt: %w", err))
 	}
 	return nil
@@ -119,11 +128,14 @@ func (a *attempts) use(ctx context.Context, refs []Reference, now time.Time) err
 
 // close marks that nobody has to be told of the end of q any more.
 func (a *attempts) close(ctx context.Context, q Request) error {
-	ms, known := a.usedAt(q.attemptKey())
-	if !known {
+	was, known := a.end(q.attemptKey())
+	switch {
+	case !known:
 		return nil // forgotten meanwhile
+	case was.late:
+		return a.delete(ctx, q.attemptKey())
 	}
-	return a.put(ctx, q.attemptKey(), strconv.AppendInt(nil, ms, 10))
+	return a.put(ctx, q.attemptKey(), strconv.AppendInt(nil, was.ms, 10))
 }
 
 func (a *attempts) put(ctx context.Context, key string, value []byte) error {
@@ -138,36 +150,70 @@ func (a *attempts) delete(ctx context.Context, key string) error {
 	return a.store.Delete(ctx, bucketAttempts, key)
 }
 
-func (a *attempts) usedAt(key string) (ms int64, known bool) {
+// end says that nobody has to be told of the end of an attempt any more, and what it was before. One that has
+// been kept for that alone is forgotten.
+func (a *attempts) end(key string) (was attempt, known bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, o := range slices.Backward(a.order) { // the newest are asked for
-		if o.key == key {
-			return o.ms, true
+	now, known := a.used[key]
+	if !known {
+		return attempt{}, false
+	}
+	was = *now
+	if was.provider != "" {
+		if a.open[was.provider]--; a.open[was.provider] == 0 {
+			delete(a.open, was.provider)
 		}
 	}
-	return 0, false
+	now.provider = ""
+	if was.late {
+		delete(a.used, key)
+	}
+	return was, true
 }
 
+// addLocked remembers a new one.
+func (a *attempts) addLocked(key string, ms int64, provider string) {
+	a.used[key] = &attempt{ms: ms, provider: provider}
+	a.order = append(a.order, key)
+	if provider != "" {
+		a.open[provider]++
+	}
+}
+
+// claim remembers the attempts of refs as open, all or none, and returns which old ones it has forgotten.
 func (a *attempts) claim(refs []Reference, now int64) (old []string, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for len(a.order) > 0 && len(old) < maxForgotten && now-a.order[0].ms > attemptsKept.Milliseconds() {
-		old = append(old, a.order[0].key)
-		delete(a.used, a.order[0].key)
+	for len(a.order) > 0 && len(old) < maxForgotten {
+		key := a.order[0]
+		first := a.used[key]
+		if now-first.ms <= attemptsKept.Milliseconds() {
+			break
+		}
 		a.order = a.order[1:]
+		if first.provider != "" {
+			first.late = true
+			continue
+		}
+		old = append(old, key)
+		delete(a.used, key)
 	}
+	asked := map[string]int{}
 	for _, r := range refs {
-		if a.used[r.request().attemptKey()] {
+		if a.used[r.request().attemptKey()] != nil {
 			return old, reject(AttemptUsed)
+		}
+		provider := r.binding.ProviderID
+		if asked[provider]++; a.open[provider]+asked[provider] > a.each {
+			return old, reject(LeasesOpen)
 		}
 	}
 	if len(a.used)+len(refs) > a.limit {
 		return old, reject(AttemptsFull)
 	}
 	for _, r := range refs {
-		a.used[r.request().attemptKey()] = true
-		a.order = append(a.order, attempt{r.request().attemptKey(), now})
+		a.addLocked(r.request().attemptKey(), now, r.binding.ProviderID)
 	}
 	return old, nil
 }

@@ -25,6 +25,7 @@ const (
 
 	AttemptUsed  Reason = "the delivery attempt was used before"
 	AttemptsFull Reason = "too many delivery attempts are remembered"
+	LeasesOpen   Reason = "too many leases of the provider are not given back"
 
 	ProviderFailed        Reason = "the provider gave no payload"
 	PayloadMalformed      Reason = "the payload is malformed"

@@ -477,10 +477,12 @@ func TestClockThatMovesExpiresALease(t *testing.T) {
 
 func TestAttemptsOutliveTheProcess(t *testing.T) {
 	w := newWorld()
-	if _, err := lease(w.boot(t), t.Context(), ref("d")); err != nil {
+	l, err := lease(w.boot(t), t.Context(), ref("d"))
+	if err != nil {
 		t.Fatal(err)
 	}
-	_, err := lease(w.boot(t), t.Context(), ref("d"))
+	l.Dispose()
+	_, err = lease(w.boot(t), t.Context(), ref("d"))
 	wantReason(t, "after a restart", err, AttemptUsed)
 	// Another workspace's attempts are its own.
 	r := w.boot(t)
@@ -490,9 +492,10 @@ func TestAttemptsOutliveTheProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.Lease(t.Context(), m); err != nil {
-		t.Error(err)
+	if l, err = r.Lease(t.Context(), m); err != nil {
+		t.Fatal(err)
 	}
+	l.Dispose()
 	// A day later it is forgotten; until then a full memory refuses.
 	r.attempts.limit = 2
 	_, err = lease(r, t.Context(), ref("e"))
@@ -503,6 +506,86 @@ func TestAttemptsOutliveTheProcess(t *testing.T) {
 	}
 	if _, kept := w.rows["ws/d"]; !kept || len(w.rows) != 1 {
 		t.Errorf("rows are %v", w.rows)
+	}
+}
+
+// However old it is, an attempt that was not given back stays used and on record, over restarts too, until its provider
+// has heard of its end; then it is forgotten at once.
+func TestOpenAttemptIsNotForgotten(t *testing.T) {
+	w := newWorld()
+	told := 0
+	w.end = func(Request) error { told++; return errors.New("not now") }
+	first := w.boot(t)
+	held, err := lease(first, t.Context(), ref("held"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := lease(first, t.Context(), ref("refused"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Dispose()
+	for i := range 3 * maxForgotten { // others come and go
+		w.now = w.now.Add(attemptsKept / maxForgotten)
+		w.end = nil
+		l, err := lease(first, t.Context(), ref(fmt.Sprint("other", i)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Dispose()
+	}
+	for name, r := range map[string]*Resolver{"this process": first, "the next": w.boot(t)} {
+		for _, d := range []string{"held", "refused"} {
+			_, err := lease(r, t.Context(), ref(d))
+			wantReason(t, name+", "+d, err, AttemptUsed)
+		}
+		if len(r.attempts.used) > 3*maxForgotten || r.attempts.open["p"] != 2 {
+			t.Errorf("%s remembers %d, open %v", name, len(r.attempts.used), r.attempts.open)
+		}
+	}
+	held.Dispose()
+	if _, kept := w.rows["ws/held"]; kept || first.attempts.used["ws/held"] != nil {
+		t.Error("it is remembered after its end")
+	}
+	next := w.boot(t)
+	next.Settle(t.Context())
+	if told != 1 || next.attempts.open["p"] != 0 || w.boot(t).Outstanding() != 0 {
+		t.Errorf("told %d times, open %v, %d outstanding", told, next.attempts.open, w.boot(t).Outstanding())
+	}
+}
+
+// A provider that takes nothing back is not asked any more at its bound, and keeps no other from serving.
+func TestLeasesThatAreNotGivenBackAreBounded(t *testing.T) {
+	w := newWorld()
+	w.end = func(Request) error { return errors.New("never") }
+	r := w.boot(t)
+	r.attempts.each = 2
+	for _, d := range []string{"d1", "d2"} {
+		l, err := lease(r, t.Context(), ref(d))
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Dispose()
+	}
+	before := w.count("lease")
+	_, err := lease(r, t.Context(), ref("d3"))
+	wantReason(t, "beyond the bound", err, LeasesOpen)
+	if w.count("lease") != before || len(w.rows) != 2 {
+		t.Errorf("calls %q, rows %q", w.calls, w.rows)
+	}
+	w.end = nil
+	next := w.boot(t)
+	next.attempts.each = 2
+	next.Settle(t.Context())
+	if _, err := lease(next, t.Context(), ref("d3")); err != nil {
+		t.Errorf("after it has taken them back: %v", err)
+	}
+	// A store that fails leaves none counted.
+	w.stored = func(context.Context, string) error { return errors.New("disk full") }
+	failing := w.boot(t)
+	_, _ = lease(failing, t.Context(), ref("e1", "A"), ref("e2", "B"))
+	if n := failing.attempts.open["p"]; n != 1 {
+		t.Errorf("%d counted as open, want that of d3", n)
 	}
 }
 

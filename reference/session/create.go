@@ -64,6 +64,15 @@ func (m *Manager) claim(req api.CreateRequest, digest string) (*sandbox, error) 
 		return nil, api.E(api.Unqualified, errors.New("expected cohort or pins do not hold here"))
 	}
 	m.outlived = append(m.outlived, m.gone.forget(time.Now())...)
+	of := 0 // their names may still be in flight
+	for _, s := range m.live {
+		if s.rec.WorkspaceID == req.WorkspaceID {
+			of++
+		}
+	}
+	if m.gone.shareUsed(req.WorkspaceID, of, time.Now()) {
+		return nil, api.E(api.Unavailable, errors.New("too many disposed ids of this workspace are less than 24 h old"))
+	}
 	if m.gone.full(len(m.live)) {
 		return nil, api.E(api.Unavailable, errors.New("too many disposed ids are less than 24 h old"))
 	}

@@ -20,7 +20,8 @@ const deathVerdict = 2 * time.Second
 // gets the stored outcome, EXEC_IN_PROGRESS, OUTCOME_UNKNOWN or IDEMPOTENCY_CONFLICT; nothing
 // runs twice under one id, whatever happened to the first. A secret-bearing one that has ended is
 // SECRET_INVOCATION_NOT_REPLAYABLE. When ctx ends, the command is cancelled and the outcome is
-// EXEC_ABORTED, or TIMEOUT when it was its deadline.
+// EXEC_ABORTED; before it has begun there is no outcome, the id is free again, and the answer is
+// EXEC_ABORTED too, or TIMEOUT when it was a deadline that passed.
 func (m *Manager) Exec(ctx context.Context, ws, sb string, req api.ExecRequest, digest string) (api.ExecResult, error) {
 	r, err := m.Start(ctx, ws, sb, req, digest)
 	if err != nil {
@@ -92,7 +93,7 @@ func (m *Manager) run(ctx context.Context, s *sandbox, inv *invocation, req api.
 	}
 	o.Stdout, o.Stderr = out.all()
 	result, err := m.outcome(ctx, s, inv.id, o, err)
-	m.finish(s, inv, result, err, release)
+	m.finish(s, inv, result, terminal(err), release)
 }
 
 // unclean reports whether something of an invocation may be left: its cleanup is not proven,
@@ -140,12 +141,23 @@ func (m *Manager) outcome(ctx context.Context, s *sandbox, id string, out contro
 }
 
 // aborted gives the end of an invocation's context its code. Its deadline is the API's own; else the
-// caller has left, somebody has cancelled the invocation, or the worker drains.
+// caller has left, somebody has cancelled the invocation, or the worker drains. For an outcome see [terminal].
 func aborted(ctx context.Context, err error) error {
 	if errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
 		return api.E(api.Timeout, err)
 	}
 	return api.E(api.ExecAborted, err)
+}
+
+// terminal is err as the outcome of an invocation. Its id answers the same for good, so a code that says that the
+// same request may succeed later would send its caller round in a circle. INCOMPLETE_CLEANUP stays: what is
+// tried again then is the removal of the sandbox, whose end its caller has to know of.
+func terminal(err error) error {
+	var e *api.Error
+	if errors.As(err, &e) && e.Code.Retryable() && e.Code != api.IncompleteCleanup {
+		return api.E(api.ExecAborted, err)
+	}
+	return err
 }
 
 // spawnCode is the code of a command that was not started. A working directory fails as a

@@ -105,6 +105,32 @@ func TestExecOutcomesAreMapped(t *testing.T) {
 	}
 }
 
+// TestOutcomeIsNotRetryable: whatever code the end of a command has, its id answers it again and again, so none
+// says that the same request may succeed later, but that of a removal that goes on.
+func TestOutcomeIsNotRetryable(t *testing.T) {
+	for _, code := range api.Codes() {
+		t.Run(string(code), func(t *testing.T) {
+			bubble(t, Limits{}, func(t *testing.T, w *world, m *Manager) {
+				r := mustCreate(t, m, "lease", "ws")
+				w.exec = func(context.Context, control.Spawn) (control.Outcome, error) {
+					return control.Outcome{CleanupProven: true}, api.E(code, nil)
+				}
+				var first *api.Error
+				_, err := m.Exec(t.Context(), "ws", r.SandboxID, command("i"), "d")
+				if !errors.As(err, &first) || first.Code.Retryable() && first.Code != api.IncompleteCleanup {
+					t.Errorf("exec: %v", err)
+					return
+				}
+				_, err = m.Exec(t.Context(), "ws", r.SandboxID, command("i"), "d")
+				wantCode(t, "repetition", err, first.Code)
+				if n := w.count("exec"); n != 1 {
+					t.Errorf("%d commands ran", n)
+				}
+			})
+		})
+	}
+}
+
 func TestBusySupervisorFreesTheID(t *testing.T) {
 	bubble(t, Limits{}, func(t *testing.T, w *world, m *Manager) {
 		r := mustCreate(t, m, "lease", "ws")

@@ -149,9 +149,10 @@ func TestDisposedIDsAreNotForgottenEarly(t *testing.T) {
 	const kept = 2
 	bubble(t, Limits{Disposed: kept}, func(t *testing.T, _ *world, m *Manager) {
 		lease := func(i int) string { return fmt.Sprint("lease", i) }
+		ws := func(i int) string { return fmt.Sprint("ws", i/kept) }
 		for i := range kept * memoryCeiling {
-			r := mustCreate(t, m, lease(i), "ws")
-			if err := m.Dispose(t.Context(), "ws", r.SandboxID); err != nil {
+			r := mustCreate(t, m, lease(i), ws(i))
+			if err := m.Dispose(t.Context(), ws(i), r.SandboxID); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(time.Minute)
@@ -159,7 +160,7 @@ func TestDisposedIDsAreNotForgottenEarly(t *testing.T) {
 		_, err := m.Create(t.Context(), request("new", "ws"), "d")
 		wantCode(t, "beyond the ceiling", err, api.Unavailable)
 		for i := range kept * memoryCeiling {
-			_, err := m.Create(t.Context(), request(lease(i), "ws"), "d")
+			_, err := m.Create(t.Context(), request(lease(i), ws(i)), "d")
 			wantCode(t, lease(i), err, api.SandboxDisposed)
 		}
 		time.Sleep(24 * time.Hour)
@@ -169,6 +170,52 @@ func TestDisposedIDsAreNotForgottenEarly(t *testing.T) {
 			if want := i >= kept*(memoryCeiling-1); ok != want {
 				t.Errorf("a day later %s is %+v, %t", lease(i), r, ok)
 			}
+		}
+	})
+}
+
+// TestDisposedIDsHaveShares: a workspace that makes and ends sandboxes without end is refused at its share, over a
+// restart too, and keeps nobody else out; it goes on as its ids come to 24 h, and none is forgotten earlier.
+func TestDisposedIDsHaveShares(t *testing.T) {
+	const kept = 3
+	bubble(t, Limits{Disposed: kept}, func(t *testing.T, w *world, m *Manager) {
+		made := 0
+		one := func(m *Manager, ws string) error {
+			made++
+			r, err := m.Create(t.Context(), request(fmt.Sprint("lease", made), ws), "d")
+			if err == nil {
+				err = m.Dispose(t.Context(), ws, r.SandboxID)
+			}
+			time.Sleep(time.Minute)
+			return err
+		}
+		for i := range kept {
+			if err := one(m, "ws"); err != nil {
+				t.Errorf("sandbox %d: %v", i, err)
+			}
+		}
+		wantCode(t, "beyond the share", one(m, "ws"), api.Unavailable)
+		if err := one(m, "other"); err != nil {
+			t.Errorf("another workspace: %v", err)
+		}
+		if err := m.Shutdown(t.Context()); err != nil {
+			t.Error(err)
+		}
+		again := w.boot(Limits{Disposed: kept})
+		if err := again.Reconcile(t.Context()); err != nil {
+			t.Error(err)
+		}
+		wantCode(t, "beyond the share, after a restart", one(again, "ws"), api.Unavailable)
+		for i := range kept {
+			_, err := again.Create(t.Context(), request(fmt.Sprint("lease", i+1), "ws"), "d")
+			wantCode(t, fmt.Sprint("lease", i+1), err, api.SandboxDisposed)
+		}
+		time.Sleep(24*time.Hour - 5*time.Minute - time.Second) // the first is 24 h and some minutes old, the second not yet
+		if err := one(again, "ws"); err != nil {
+			t.Errorf("when its first is 24 h old: %v", err)
+		}
+		if err := again.Shutdown(t.Context()); err != nil {
+			t.Error(err)
 		}
 	})
 }

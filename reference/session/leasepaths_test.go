@@ -129,7 +129,7 @@ func TestLeaseIsDisposedOnceOnEveryPath(t *testing.T) {
 			y.w.slow("create", 2*time.Minute)
 			y.m.lim.CreateDeadline = time.Hour
 		}},
-		{"the attempts cannot be stored", 0, api.Unavailable, func(y *way) { y.v.store = errors.New("disk full") }},
+		{"the attempts cannot be stored", 0, api.ExecAborted, func(y *way) { y.v.store = errors.New("disk full") }},
 		{"the attempt was used", 0, api.SecretReferenceRejected, func(y *way) {
 			l, err := y.w.resolver.Lease(y.t.Context(), mustMint(y, "d-one"))
 			if err != nil {

@@ -160,7 +160,7 @@ func TestRestartRemovesWhatIsRecorded(t *testing.T) {
 func TestUnknownOutcomeOutlivesCrashes(t *testing.T) {
 	for name, cut := range map[string]string{
 		"before its retirement is durable": "mark", "before its invocations are dropped": bucketInvocations,
-		"after its invocations are dropped": bucketSandboxes,
+		"after its invocations are dropped": bucketSandboxes, "while no record can be stored": "records",
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, Limits{}, func(t *testing.T, w *world, m *Manager) {
@@ -181,7 +181,7 @@ func TestUnknownOutcomeOutlivesCrashes(t *testing.T) {
 				released := false
 				second.setFail(func(op, bucket string) error {
 					released = released || op == "release"
-					if op == "store" && (cut == "mark" || released && bucket == cut) {
+					if op == "store" && (cut == "mark" || cut == "records" && bucket == bucketSandboxes || released && bucket == cut) {
 						return errors.New("cut off")
 					}
 					return nil

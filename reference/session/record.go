@@ -107,18 +107,22 @@ const rememberFor = 24 * time.Hour
 // memoryCeiling times what is kept beyond 24 h is the most that is kept at all: 100,000 by default, which
 // is more than one create per second all day, and about 150 MB. Nothing is forgotten early for it: with so
 // many ids there are no creates until the oldest are 24 h old.
+//
+// One workspace has a part of that in 24 h as large as what is kept beyond them: 10,000 by default, a create every
+// 9 s all day. With so many ids less than 24 h old it has no creates, and the others have theirs.
 const memoryCeiling = 10
 
 // memory holds the records of sandboxes that are gone. The Manager's lock guards it.
 type memory struct {
-	bound   int // as many are kept, however old they are
-	byID    map[string]record
-	byLease map[string]string
-	order   []string // oldest first
+	bound       int // as many are kept, however old they are; and a workspace has as many in 24 h
+	byID        map[string]record
+	byLease     map[string]string
+	order       []string            // oldest first
+	byWorkspace map[string][]string // likewise, of each
 }
 
 func newMemory(bound int) *memory {
-	return &memory{bound: bound, byID: map[string]record{}, byLease: map[string]string{}}
+	return &memory{bound: bound, byID: map[string]record{}, byLease: map[string]string{}, byWorkspace: map[string][]string{}}
 }
 
 func (g *memory) sandbox(id string) (record, bool) { r, ok := g.byID[id]; return r, ok }
@@ -133,10 +137,24 @@ func (g *memory) add(r record) {
 	g.byID[r.SandboxID] = r
 	g.byLease[r.ClientLeaseID] = r.SandboxID
 	g.order = append(g.order, r.SandboxID)
+	g.byWorkspace[r.WorkspaceID] = append(g.byWorkspace[r.WorkspaceID], r.SandboxID)
 }
 
 // full reports whether there is no room for the ids of so many sandboxes that are not gone yet.
 func (g *memory) full(live int) bool { return len(g.order)+live >= memoryCeiling*g.bound }
+
+// shareUsed reports whether workspace has used up its part of 24 h; live is how many sandboxes of it are not gone yet.
+func (g *memory) shareUsed(workspace string, live int, now time.Time) bool {
+	ids := g.byWorkspace[workspace]
+	oldest := len(ids) + live - g.bound // of those that would have to be younger
+	switch {
+	case oldest < 0:
+		return false
+	case oldest >= len(ids):
+		return true
+	}
+	return now.Sub(time.UnixMilli(g.byID[ids[oldest]].GoneUnixMs)) < rememberFor
+}
 
 // forget drops, and returns, the oldest ids beyond the bound that are older than 24 h.
 func (g *memory) forget(now time.Time) (forgotten []string) {
@@ -150,6 +168,10 @@ func (g *memory) forget(now time.Time) (forgotten []string) {
 			delete(g.byLease, old.ClientLeaseID)
 		}
 		g.order = g.order[1:]
+		ids := g.byWorkspace[old.WorkspaceID] // the oldest of all is the oldest of its own
+		if g.byWorkspace[old.WorkspaceID] = ids[1:]; len(ids) == 1 {
+			delete(g.byWorkspace, old.WorkspaceID)
+		}
 		forgotten = append(forgotten, old.SandboxID)
 	}
 	return forgotten

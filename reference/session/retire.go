@@ -177,7 +177,10 @@ func (m *Manager) remove(s *sandbox) error {
 			m.log.Debug("close bridge", "sandbox", s.rec.SandboxID, "err", err)
 		}
 	}
-	m.mark(ctx, s)
+	// Removal goes on without, and soon: until its end the earlier record owns the sandbox just as well.
+	if err := m.mark(ctx, s); err != nil {
+		m.log.Warn("store retirement", "sandbox", s.rec.SandboxID, "err", err)
+	}
 	asked, err := m.removeContainer(ctx, s)
 	if err != nil {
 		return err
@@ -219,21 +222,19 @@ func (m *Manager) remove(s *sandbox) error {
 	return m.conclude(ctx, s, rec)
 }
 
-// mark makes the retirement durable, once. Removal goes on without, and soon: the earlier record owns
-// the sandbox just as well.
-func (m *Manager) mark(ctx context.Context, s *sandbox) {
+// mark makes the retirement durable, once, and with it which invocations ran when the worker ended.
+func (m *Manager) mark(ctx context.Context, s *sandbox) error {
 	if s.marked {
-		return
+		return nil
 	}
-	s.marked = true
 	ctx, cancel := context.WithTimeout(ctx, storeDeadline)
 	defer cancel()
 	m.mu.Lock()
 	rec := s.rec
 	m.mu.Unlock()
-	if err := m.put(ctx, rec); err != nil {
-		m.log.Warn("store retirement", "sandbox", rec.SandboxID, "err", err)
-	}
+	err := m.put(ctx, rec)
+	s.marked = err == nil
+	return err
 }
 
 // removeContainer proves that the container of s is gone, as far as that can be, and returns the record
@@ -306,8 +307,12 @@ func waitQuiet(ctx context.Context, quiet <-chan struct{}) error {
 }
 
 // conclude replaces the record of a removed sandbox by its memory, or by nothing when it
-// never was a sandbox for anyone.
+// never was a sandbox for anyone. The rows of its invocations go only when the record says what they said:
+// a process that ends in between would have nobody to ask.
 func (m *Manager) conclude(ctx context.Context, s *sandbox, rec record) error {
+	if err := m.mark(ctx, s); err != nil {
+		return fmt.Errorf("store retirement: %w", err)
+	}
 	if err := m.dropInvocations(ctx, rec.SandboxID); err != nil {
 		return err
 	}

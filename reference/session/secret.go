@@ -49,7 +49,8 @@ func (m *Manager) runSecret(ctx context.Context, s *sandbox, inv *invocation, re
 		m.abandon(s, inv, aborted(ctx, ctx.Err()), release)
 		return
 	}
-	r.only.result, r.only.err = m.withSecret(ctx, s, req, refs, r.out)
+	result, err := m.withSecret(ctx, s, req, refs, r.out)
+	r.only.result, r.only.err = result, terminal(err)
 	stored := r.only.err
 	if stored == nil {
 		stored = api.E(api.SecretNotReplayable, nil)

@@ -680,28 +680,29 @@ func TestSecretBoundsAgree(t *testing.T) {
 	}
 }
 
-// TestDeadlineOfTheAPIIsATimeout: whatever the time went into, of a secret-bearing invocation and of
-// any other; who leaves instead gets EXEC_ABORTED, but for a lease that fails.
-func TestDeadlineOfTheAPIIsATimeout(t *testing.T) {
+// TestDeadlineOfTheAPI: it is a TIMEOUT, which may be tried again, as long as nothing has begun; afterwards the
+// outcome is EXEC_ABORTED, whatever the time went into. Who leaves instead gets EXEC_ABORTED, but for a
+// lease that fails.
+func TestDeadlineOfTheAPI(t *testing.T) {
 	waits := func(ctx context.Context, _ control.Spawn) (control.Outcome, error) {
 		<-ctx.Done()
 		return control.Outcome{CleanupProven: true}, ctx.Err()
 	}
 	for _, tt := range []struct {
-		name   string
-		secret bool
-		slow   func(w *world, v *vault)
-		left   api.Code
+		name       string
+		secret     bool
+		slow       func(w *world, v *vault)
+		left, late api.Code
 	}{
-		{"claim", false, func(w *world, _ *vault) { w.slow("store", 2*time.Second) }, api.ExecAborted},
-		{"command", false, func(w *world, _ *vault) { w.exec = waits }, api.ExecAborted},
-		{"claim of a secret-bearing one", true, func(w *world, _ *vault) { w.slow("store", 2*time.Second) }, api.ExecAborted},
+		{"claim", false, func(w *world, _ *vault) { w.slow("store", 2*time.Second) }, api.ExecAborted, api.Timeout},
+		{"command", false, func(w *world, _ *vault) { w.exec = waits }, api.ExecAborted, api.ExecAborted},
+		{"claim of a secret-bearing one", true, func(w *world, _ *vault) { w.slow("store", 2*time.Second) }, api.ExecAborted, api.Timeout},
 		{"lease", true, func(_ *world, v *vault) {
 			v.asking = func(ctx context.Context) { <-ctx.Done() }
 			v.fail = errors.New("late")
-		}, api.SecretReferenceRejected},
-		{"replacement", true, func(w *world, _ *vault) { w.slow("start", 2*time.Second) }, api.ExecAborted},
-		{"secret-bearing command", true, func(w *world, _ *vault) { w.exec = waits }, api.ExecAborted},
+		}, api.SecretReferenceRejected, api.ExecAborted},
+		{"replacement", true, func(w *world, _ *vault) { w.slow("start", 2*time.Second) }, api.ExecAborted, api.ExecAborted},
+		{"secret-bearing command", true, func(w *world, _ *vault) { w.exec = waits }, api.ExecAborted, api.ExecAborted},
 	} {
 		for _, late := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s, deadline %t", tt.name, late), func(t *testing.T) {
@@ -713,7 +714,7 @@ func TestDeadlineOfTheAPIIsATimeout(t *testing.T) {
 					}
 					ctx, cancel := context.WithCancel(t.Context())
 					if late {
-						want = api.Timeout
+						want = tt.late
 						ctx, cancel = context.WithTimeout(t.Context(), time.Second)
 					} else {
 						time.AfterFunc(time.Second, cancel)

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/hallmark-sandbox/hallmark/reference/api"
@@ -86,7 +87,8 @@ var errTrailers = api.E(api.RequestInvalid, errors.New("trailers"))
 
 // readBody copies the whole request body within its bound and compares it with the capability.
 // Preconditions: the read deadline is set.
-func readBody(w http.ResponseWriter, r *http.Request, claims capability.Claims, into io.Writer) (int64, error) {
+func (s *Server) readBody(x *exchange, into io.Writer) (int64, error) {
+	w, r := x.w, x.r
 	if err := plain(r); err != nil {
 		return 0, err
 	}
@@ -94,7 +96,11 @@ func readBody(w http.ResponseWriter, r *http.Request, claims capability.Claims, 
 		return 0, api.E(api.RequestInvalid, fmt.Errorf("body of %d bytes", r.ContentLength))
 	}
 	sum := sha256.New()
+	read := s.whileComing(w)
 	n, err := io.Copy(io.MultiWriter(sum, into), http.MaxBytesReader(w, r.Body, api.MaxRequestBytes))
+	if late := read(); err != nil && late {
+		return 0, errEnding
+	}
 	if err != nil {
 		return 0, bodyError(err)
 	}
@@ -106,15 +112,40 @@ func readBody(w http.ResponseWriter, r *http.Request, claims capability.Claims, 
 	if err := http.NewResponseController(w).SetReadDeadline(time.Time{}); err != nil {
 		return 0, api.E(api.Unavailable, fmt.Errorf("clear read deadline: %w", err))
 	}
-	if digestText(sum) != claims.Digest {
+	if digestText(sum) != x.claims.Digest {
 		return 0, api.E(api.Unauthenticated, errors.New("body is not the one that was signed"))
 	}
 	return n, nil
 }
 
+// errEnding: what still runs in a drain has to end.
+var errEnding = api.E(api.Unavailable, errors.New("shutting down"))
+
+// whileComing ends the reading of a body when what still runs in a drain has to end, until read is called, which
+// says whether it did. After that it touches the deadline no more.
+func (s *Server) whileComing(w http.ResponseWriter) (read func() (late bool)) {
+	rc := http.NewResponseController(w)
+	var mu sync.Mutex
+	over, cut := false, false
+	stop := context.AfterFunc(s.ending, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		if !over {
+			cut = rc.SetReadDeadline(time.Now()) == nil
+		}
+	})
+	return func() bool {
+		stop()
+		mu.Lock()
+		defer mu.Unlock()
+		over = true
+		return cut
+	}
+}
+
 // noBody is body for operations that have none. What comes all the same is not kept.
-func noBody(x *exchange) error {
-	n, err := readBody(x.w, x.r, x.claims, io.Discard)
+func (s *Server) noBody(x *exchange) error {
+	n, err := s.readBody(x, io.Discard)
 	if err == nil && n != 0 {
 		err = api.E(api.RequestInvalid, errors.New("this operation takes no body"))
 	}

@@ -13,7 +13,7 @@ func (s *Server) body(x *exchange, decode func([]byte) error) error {
 	if err := b.grow(min(x.r.ContentLength, api.MaxRequestBytes)); err != nil {
 		return err
 	}
-	if _, err := readBody(x.w, x.r, x.claims, &b); err != nil {
+	if _, err := s.readBody(x, &b); err != nil {
 		return err
 	}
 	return decode(b.bytes)

@@ -31,9 +31,9 @@ const strangerBytes = maxParsedHeaderBytes + receiveBuffer
 //
 // A connection is busy while a request with a valid capability is on it; it is then never put
 // out. It is known once it has carried one that was used up by it, and a stranger before: a captured
-// one that was used before proves nothing. A stranger gets one answer and headerTimeout in all:
-// /healthz proves nothing either. One workspace has half of the places busy at most, and no less, so
-// that dozens of its callers may join one create.
+// one that was used before proves nothing. A stranger gets one answer and headerTimeout in all, and
+// lingerTimeout more for an answer that is on its way then: /healthz proves nothing either. How many may
+// be busy with what is said at [occupancy].
 //
 // When the house is full and one more connection arrives, the stranger that came first goes, and
 // without strangers the known connection that has been idle longest; each only after its grace, of
@@ -47,7 +47,7 @@ type connections struct {
 
 	mu      sync.Mutex
 	open    map[*conn]struct{} // guarded by mu
-	busyOf  map[string]int     // guarded by mu; busy connections by workspace
+	busy    occupancy          // guarded by mu
 	changed chan struct{}      // guarded by mu; closed and replaced when a place may have come free
 
 	waiting         int    // guarded by mu
@@ -57,7 +57,7 @@ type connections struct {
 func newConnections(max int) *connections {
 	return &connections{
 		max: max, grace: connectionGrace, strange: headerTimeout,
-		open: map[*conn]struct{}{}, busyOf: map[string]int{}, changed: make(chan struct{}),
+		open: map[*conn]struct{}{}, busy: newOccupancy(max), changed: make(chan struct{}),
 	}
 }
 
@@ -187,11 +187,16 @@ func (p *connections) tell() {
 	p.changed = make(chan struct{})
 }
 
-// expire ends a connection that is still a stranger, a busy one when it has left off.
+// expire ends a connection that is still a stranger, a busy one when it has left off, and one that is being
+// answered a little later, so that its caller reads the refusal and not a reset. Answered, net/http closes it.
 func (p *connections) expire(c *conn) {
 	p.mu.Lock()
 	out := !c.known && c.busy == 0 && !c.gone
 	c.overdue = !c.known
+	if out && c.answering.Load() && !c.leaving {
+		c.leaving, out = true, false
+		c.stranger.Reset(lingerTimeout)
+	}
 	if out {
 		p.remove(c)
 		p.expired++
@@ -202,26 +207,19 @@ func (p *connections) expire(c *conn) {
 	}
 }
 
-// enter marks c busy with a request whose capability is valid and of workspace. It fails when c has been
-// put out: its caller will see no answer, so nothing may happen for it; and when workspace has its
-// share of busy connections.
-func (p *connections) enter(c *conn, workspace string) error {
+// enter marks c busy with a request whose capability is valid, of workspace, for op. It fails when c has been
+// put out: its caller will see no answer, so nothing may happen for it; and when there is no place for it.
+func (p *connections) enter(c *conn, workspace string, op api.Op) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if c.gone {
 		return errPeerLeft
 	}
-	if c.busyOf[workspace] == 0 {
-		if workspace != "" && p.busyOf[workspace] >= max(p.max/2, 1) { // what is of no workspace is short: health
-			return api.E(api.Unavailable, fmt.Errorf("%d connections are busy with this workspace", p.busyOf[workspace]))
-		}
-		p.busyOf[workspace]++
+	if err := p.busy.enter(c, workspace, brief(op)); err != nil {
+		return err
 	}
-	if c.busyOf == nil {
-		c.busyOf = map[string]int{}
-	}
-	c.busyOf[workspace]++
 	c.busy++
+	c.leaving = false
 	return nil
 }
 
@@ -235,12 +233,7 @@ func (p *connections) prove(c *conn) {
 
 func (p *connections) leave(c *conn, workspace string) {
 	p.mu.Lock()
-	if c.busyOf[workspace]--; c.busyOf[workspace] == 0 {
-		delete(c.busyOf, workspace)
-		if p.busyOf[workspace]--; p.busyOf[workspace] == 0 {
-			delete(p.busyOf, workspace)
-		}
-	}
+	p.busy.leave(c, workspace)
 	c.busy--
 	c.since = time.Now()
 	p.tell()

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/net/http2"
+
 	"github.com/hallmark-sandbox/hallmark/reference/api"
 	"github.com/hallmark-sandbox/hallmark/reference/client"
 	"github.com/hallmark-sandbox/hallmark/reference/state"
@@ -67,7 +69,7 @@ func TestPutOutMeansNoEffect(t *testing.T) {
 		t.Fatal("not admitted")
 	}
 	ctx := context.WithValue(t.Context(), connKey{}, c)
-	leave, err := claim(ctx, "ws")
+	leave, err := claim(ctx, "ws", api.OpExec)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +77,7 @@ func TestPutOutMeansNoEffect(t *testing.T) {
 	p.mu.Lock()
 	p.remove(c)
 	p.mu.Unlock()
-	if _, err := claim(ctx, "ws"); !errors.Is(err, errPeerLeft) {
+	if _, err := claim(ctx, "ws", api.OpExec); !errors.Is(err, errPeerLeft) {
 		t.Errorf("claimed after that: %v", err)
 	}
 }
@@ -237,23 +239,6 @@ func TestSlowHeadersOfACaller(t *testing.T) {
 	ended(t, known)
 }
 
-// TestHealthHasNoShare: it is of no workspace, and every caller asks for it first.
-func TestHealthHasNoShare(t *testing.T) {
-	p := newConnections(2)
-	for range 2 {
-		if err := p.enter(&conn{}, ""); err != nil {
-			t.Error(err)
-		}
-	}
-	one, other := &conn{}, &conn{}
-	if err := p.enter(one, "ws"); err != nil {
-		t.Error(err)
-	}
-	if err := p.enter(other, "ws"); err == nil {
-		t.Error("a workspace has more than half of the places")
-	}
-}
-
 // TestUsedCapabilityProvesNothing: what was good once, or could not be used up, leaves its connection a
 // stranger's, which gets one answer.
 func TestUsedCapabilityProvesNothing(t *testing.T) {
@@ -282,7 +267,7 @@ func TestUsedCapabilityProvesNothing(t *testing.T) {
 }
 
 // TestStrangersTimeEndsDuringTheCommit: the capability may be used up by then, so its caller is served;
-// when it was not, the connection ends with its request.
+// when it was not, the connection ends with its request, whose caller is told.
 func TestStrangersTimeEndsDuringTheCommit(t *testing.T) {
 	for name, consume := range map[string]error{"good": nil, "used": state.ErrReplay} {
 		t.Run(name, func(t *testing.T) {
@@ -296,7 +281,7 @@ func TestStrangersTimeEndsDuringTheCommit(t *testing.T) {
 			c := r.dial()
 			say(t, c, "GET "+req.Target+" HTTP/1.1\r\nHost: w\r\nAuthorization: Bearer "+token+"\r\n\r\n")
 			if consume != nil {
-				ended(t, c)
+				refusal(t, c, api.CapabilityReplay)
 				return
 			}
 			if res := answer(t, c); res.StatusCode != http.StatusOK {
@@ -336,6 +321,7 @@ func TestWorkspaceHasHalfOfThePlaces(t *testing.T) {
 		return client.RawRequest{Op: api.OpGet, Method: "GET", Target: "/v1/sandboxes/sb", WorkspaceID: ws, SandboxID: "sb"}
 	}
 	again := of("ws")
+	again.Op, again.Method, again.Target, again.Body = api.OpFS, "POST", "/v1/sandboxes/sb/fs", []byte(`{"op":"stat","path":"a"}`)
 	again.Token = r.mint(again)
 	if res := r.raw(again); res.Code != api.Unavailable {
 		t.Errorf("a third connection: got %d %s", res.Status, res.Code)
@@ -351,9 +337,33 @@ func TestWorkspaceHasHalfOfThePlaces(t *testing.T) {
 	eventually(t, "connections stay counted", func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		return len(p.busyOf) == 0
+		return len(p.busy.by) == 0 && p.busy.last == 0
 	})
 	if res := r.raw(again); res.Status != http.StatusOK {
 		t.Errorf("the same capability afterwards: got %d %s", res.Status, res.Code)
+	}
+}
+
+// TestStrangerWithManyAnswers: a stranger that has capabilities which were used before, asks with all of them at once and
+// takes no answer, gets no more time for it than for one.
+func TestStrangerWithManyAnswers(t *testing.T) {
+	r := newRig(t, tweak{forgetful: true, strange: 500 * time.Millisecond})
+	req := client.RawRequest{Op: api.OpGet, Method: "GET", Target: "/v1/sandboxes/sb", WorkspaceID: "ws", SandboxID: "sb"}
+	token := r.mint(req)
+	r.nonces.set(func() error { return state.ErrReplay })
+	f := r.framed()
+	f.must(0, f.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0}))
+	began := time.Now()
+	var err error
+	for err == nil && time.Since(began) < 10*time.Second {
+		f.next += 2
+		err = f.WriteHeaders(http2.HeadersFrameParam{StreamID: f.next - 2, BlockFragment: f.block("GET", req.Target, token), EndHeaders: true, EndStream: true})
+		time.Sleep(20 * time.Millisecond) // again and again, for as long as it may
+	}
+	if took := time.Since(began); err == nil || took > 500*time.Millisecond+lingerTimeout+5*time.Second {
+		t.Errorf("after %v: %v", took, err)
+	}
+	if n := r.fake.count(); n != 0 {
+		t.Errorf("%d calls", n)
 	}
 }

@@ -31,7 +31,7 @@ const lastWords = time.Second
 // is no use of the sandbox. A reader that takes nothing for [answerTimeout] has left; a slow
 // one is told of an overflow in place of what it did not take.
 func (s *Server) events(x *exchange, c call) error {
-	if err := noBody(x); err != nil {
+	if err := s.noBody(x); err != nil {
 		return err
 	}
 	peer, stop := whilePeer(x.r.Context())

@@ -79,7 +79,7 @@ func wantsStream(h http.Header) (bool, error) {
 
 // cancel answers the outcome of an invocation once it has ended.
 func (s *Server) cancel(x *exchange, c call) error {
-	if err := noBody(x); err != nil {
+	if err := s.noBody(x); err != nil {
 		return err
 	}
 	ctx, stop := context.WithTimeout(x.r.Context(), disposeTimeout)
@@ -107,7 +107,7 @@ func (s *Server) cancel(x *exchange, c call) error {
 
 // renew begins the idle time of a sandbox again.
 func (s *Server) renew(x *exchange, c call) error {
-	if err := noBody(x); err != nil {
+	if err := s.noBody(x); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(x.r.Context(), fsTimeout)

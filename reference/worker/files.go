@@ -51,12 +51,18 @@ func (s *Server) openFiles(ctx context.Context, x *exchange, c call) (context.Co
 	if err != nil {
 		return nil, nil, nil, err
 	}
+	opened := false
+	defer func() { // deferred, here and below: a panic must not keep the place
+		if !opened {
+			give()
+		}
+	}()
 	ctx, files, release, err := s.o.OpenFiles(ctx, x.claims.WorkspaceID, c.sandbox)
 	if err != nil {
-		give()
 		return nil, nil, nil, err
 	}
-	return ctx, files, func() { release(); give() }, nil
+	opened = true
+	return ctx, files, func() { defer give(); release() }, nil
 }
 
 func runFS(ctx context.Context, files Files, fc api.FSCall) (res api.FSResponse, err error) {
@@ -90,7 +96,7 @@ func runFS(ctx context.Context, files Files, fc api.FSCall) (res api.FSResponse,
 }
 
 func (s *Server) read(x *exchange, c call) error {
-	if err := noBody(x); err != nil {
+	if err := s.noBody(x); err != nil {
 		return err
 	}
 	fc, err := api.DecodeFileQuery(c.query, false)
@@ -134,6 +140,9 @@ func (s *Server) write(x *exchange, c call) error {
 	}
 	ctx, cancel := context.WithTimeout(x.r.Context(), transferTimeout)
 	defer cancel()
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	defer context.AfterFunc(s.ending, func() { end(errEnding) })()
 	ctx, files, release, err := s.openFiles(ctx, x, c)
 	if err != nil {
 		return err

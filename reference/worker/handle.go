@@ -83,7 +83,7 @@ func (s *Server) guard(x *exchange) (c call, err error) {
 	if x.claims, err = s.verify(x.r, c); err != nil {
 		return c, err
 	}
-	leave, err := claim(x.r.Context(), x.claims.WorkspaceID)
+	leave, err := claim(x.r.Context(), x.claims.WorkspaceID, c.op)
 	if err != nil {
 		return c, err
 	}
@@ -136,7 +136,7 @@ func (s *Server) self() api.Health {
 }
 
 func (s *Server) health(x *exchange) error {
-	if err := noBody(x); err != nil {
+	if err := s.noBody(x); err != nil {
 		return err
 	}
 	h := s.self()
@@ -182,7 +182,7 @@ func (s *Server) create(x *exchange) error {
 }
 
 func (s *Server) get(x *exchange, c call) error {
-	if err := noBody(x); err != nil {
+	if err := s.noBody(x); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(x.r.Context(), fsTimeout)
@@ -195,7 +195,7 @@ func (s *Server) get(x *exchange, c call) error {
 }
 
 func (s *Server) dispose(x *exchange, c call) error {
-	if err := noBody(x); err != nil {
+	if err := s.noBody(x); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(x.r.Context(), disposeTimeout)
@@ -207,7 +207,7 @@ func (s *Server) dispose(x *exchange, c call) error {
 }
 
 func (s *Server) purge(x *exchange, c call) error {
-	if err := noBody(x); err != nil {
+	if err := s.noBody(x); err != nil {
 		return err
 	}
 	if c.workspace != x.claims.WorkspaceID {

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/hallmark-sandbox/hallmark/reference/api"
 )
 
 // peerInterval is how soon the end of a peer is seen that net/http does not see.
@@ -28,13 +30,14 @@ type conn struct {
 	raw      net.Conn
 	pool     *connections
 
-	busy     int            // guarded by pool.mu; requests with a valid capability
-	busyOf   map[string]int // guarded by pool.mu; the same by workspace
-	known    bool           // guarded by pool.mu; had one that was used up by it
-	overdue  bool           // guarded by pool.mu; a stranger's time is over
-	gone     bool           // guarded by pool.mu; put out, or closed
-	since    time.Time      // guarded by pool.mu; of its arrival, or of the end of its last request
-	stranger *time.Timer    // ends it if it proves nothing
+	busy     int             // guarded by pool.mu; requests with a valid capability
+	held     map[string]hold // guarded by pool.mu; the same by workspace
+	known    bool            // guarded by pool.mu; had one that was used up by it
+	overdue  bool            // guarded by pool.mu; a stranger's time is over
+	leaving  bool            // guarded by pool.mu; likewise, and it has its last words
+	gone     bool            // guarded by pool.mu; put out, or closed
+	since    time.Time       // guarded by pool.mu; of its arrival, or of the end of its last request
+	stranger *time.Timer     // ends it if it proves nothing
 
 	limit   atomic.Int64 // bytes that may still be read
 	in, out stopwatch    // of the time that the worker waits for the peer
@@ -178,13 +181,13 @@ func (s *Server) begin(x *exchange) error {
 	return err
 }
 
-// claim marks the request's connection busy with workspace, until the returned function is called.
-func claim(ctx context.Context, workspace string) (func(), error) {
+// claim marks the request's connection busy with workspace for op, until the returned function is called.
+func claim(ctx context.Context, workspace string, op api.Op) (func(), error) {
 	c := connOf(ctx)
 	if c == nil {
 		return func() {}, nil
 	}
-	if err := c.pool.enter(c, workspace); err != nil {
+	if err := c.pool.enter(c, workspace, op); err != nil {
 		return nil, err
 	}
 	return func() { c.pool.leave(c, workspace) }, nil

@@ -201,7 +201,7 @@ func protocols() *http.Protocols {
 }
 
 // Serve answers on all of ls until ctx ends, then refuses new requests with UNAVAILABLE and waits
-// at most drain for those in progress. Commands have half of that to end by themselves; then they
+// at most drain for those in progress. Commands, uploads and bodies have half of that to end by themselves; then they
 // are ended, so that their callers are told instead of cut off. It closes ls. A nil error means
 // that nothing was cut off.
 func (s *Server) Serve(ctx context.Context, drain time.Duration, ls ...net.Listener) error {

@@ -17,8 +17,8 @@ const (
 	maxFileOpsPerWorkspace = maxFileOps / 4
 )
 
-// minOutputs is for how many outputs of the largest size there is room at least, so that a worker of
-// few commands still has room for answers that are not read.
+// minOutputs is for how many outputs of the largest size there is room at least besides the share of one
+// workspace, so that a worker of few commands still has room for answers that are not read.
 const minOutputs = 16
 
 // shares bounds what requests hold of one kind, in all and for each workspace, so that none takes what
@@ -37,11 +37,14 @@ func newShares(what string, most, each int64) *shares {
 	return &shares{what: what, most: most, each: each, by: map[string]int64{}}
 }
 
-// outputShares are for the output of commands: one budget of the largest size for each command that
-// may run, a quarter of them for one workspace, or what its sandbox needs if that is more.
+// outputShares are for the output of commands, in outputs of the largest size: one for each command that may
+// run. One workspace has a quarter of them, and at least one more than its sandbox runs commands, so that it can be
+// told of one that it has cancelled. Its share comes on top of the whole: what it leaves unread keeps none of
+// the others from running all that may run.
 func outputShares(l api.Limits) *shares {
 	most := max(l.Execs, minOutputs)
-	return newShares("bytes of output", most*api.MaxOutputBytes, max(most/4, l.ExecsPerSandbox)*api.MaxOutputBytes)
+	each := max(most/4, l.ExecsPerSandbox+1)
+	return newShares("bytes of output", (most+each)*api.MaxOutputBytes, each*api.MaxOutputBytes)
 }
 
 // take takes n for workspace until give is called, once. Without room the error is UNAVAILABLE.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -64,15 +65,56 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// TestOutputShares: every command that may run has room, alone in its sandbox or not.
+// TestOutputShares: under every valid configuration a sandbox can run all its commands and be told of one that was
+// cancelled, and whatever one workspace leaves unread, the others can run all commands that may run.
 func TestOutputShares(t *testing.T) {
-	for _, execs := range []int64{1, 8, 64, 1024} {
-		for _, perSandbox := range []int64{1, 4, 8} {
-			s := outputShares(api.Limits{Execs: execs, ExecsPerSandbox: perSandbox})
-			if s.most < execs*api.MaxOutputBytes || s.each < perSandbox*api.MaxOutputBytes || s.each > s.most {
-				t.Errorf("%d commands, %d in a sandbox: room for %d bytes, %d for one", execs, perSandbox, s.most, s.each)
+	valid := 0
+	for _, execs := range []int64{0, 1, 2, 4, 8, 16, 32, 64, 1024} {
+		for _, perSandbox := range []int64{0, 1, 2, 4, 8} {
+			l := Limits{Execs: execs, ExecsPerSandbox: perSandbox}
+			if l.validate() != nil {
+				continue
+			}
+			valid++
+			eff := Config{Limits: &l}.EffectiveLimits()
+			s := outputShares(eff)
+			if s.each < (eff.ExecsPerSandbox+1)*api.MaxOutputBytes || s.most-s.each < eff.Execs*api.MaxOutputBytes {
+				t.Errorf("%d commands, %d in a sandbox: room for %d bytes, %d for one", eff.Execs, eff.ExecsPerSandbox, s.most, s.each)
 			}
 		}
+	}
+	if valid < 20 {
+		t.Errorf("%d configurations", valid)
+	}
+}
+
+// TestPanicKeepsNoPlace: whatever of a file operation panics, it is answered and its place is free again.
+func TestPanicKeepsNoPlace(t *testing.T) {
+	for name, open := range map[string]OpenFiles{
+		"open": func(context.Context, string, string) (context.Context, Files, func(), error) { panic("open") },
+		"operation": func(ctx context.Context, _, _ string) (context.Context, Files, func(), error) {
+			return ctx, nil, func() {}, nil // of which every method panics
+		},
+		"release": func(ctx context.Context, _, _ string) (context.Context, Files, func(), error) {
+			return ctx, &fake{files: map[string][]byte{"a": []byte("b")}}, func() { panic("release") }, nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, tweak{})
+			r.server.o.OpenFiles = open
+			for _, req := range []client.RawRequest{
+				{Op: api.OpWrite, Method: "PUT", Target: "/v1/sandboxes/sb/files?mode=create&path=a", WorkspaceID: "ws", SandboxID: "sb", Body: []byte("b")},
+				{Op: api.OpRead, Method: "GET", Target: "/v1/sandboxes/sb/files?path=a", WorkspaceID: "ws", SandboxID: "sb"},
+				{Op: api.OpFS, Method: "POST", Target: "/v1/sandboxes/sb/fs", WorkspaceID: "ws", SandboxID: "sb", Body: []byte(`{"op":"stat","path":"a"}`)},
+			} {
+				_, _ = r.client.Raw(t.Context(), req) // cut, when its answer has begun
+				eventually(t, string(req.Op)+" keeps its place", func() bool { return r.server.fileOps.inUse() == 0 })
+				if !strings.Contains(r.log.String(), "handler panicked") {
+					t.Errorf("%s: nothing panicked", req.Op)
+				}
+				r.log.reset()
+			}
+		})
 	}
 }
 

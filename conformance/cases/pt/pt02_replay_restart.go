@@ -31,6 +31,7 @@ var PT02 = conformance.Case{
 	Oracles:  []conformance.Oracle{conformance.OracleWire, conformance.OracleTape, conformance.OracleTreeHash},
 	Kills: []conformance.Kill{
 		{Mutant: "m20", Reason: "used-again"}, {Mutant: "m47", Reason: "used-again"}, {Mutant: "m50", Reason: "old-epoch-accepted"}, {Mutant: "m51", Reason: "other-worker-accepted"},
+		{Mutant: "m100", Reason: "second-worker-started"},
 	},
 	Run: runPT02,
 }

@@ -29,8 +29,10 @@ var PT03 = conformance.Case{
 	Features: []conformance.Feature{conformance.FeatureExec, conformance.FeatureProtocol},
 	Needs:    []conformance.Part{conformance.PartAuthority, conformance.PartPeers},
 	Oracles:  []conformance.Oracle{conformance.OracleWire},
-	Kills:    []conformance.Kill{{Mutant: "m21", Reason: "evicted-reopened"}, {Mutant: "m47", Reason: "evicted-reopened"}, {Mutant: "m52", Reason: "share-unbounded"}},
-	Run:      runPT03,
+	Kills: []conformance.Kill{
+		{Mutant: "m21", Reason: "evicted-reopened"}, {Mutant: "m47", Reason: "evicted-reopened"}, {Mutant: "m52", Reason: "share-unbounded"}, {Mutant: "m101", Reason: "unsigned-consumed"},
+	},
+	Run: runPT03,
 }
 
 // Bounds of the store under pressure and of the pressure on it.

@@ -245,6 +245,7 @@ func (s *events) event() {
 			return
 		}
 		s.x.detail(&d)
+		s.x.t.note("%s %d", s.x.name, s.x.res.StatusCode) // here: a reader may leave before the body's own end
 	}
 }
 
@@ -252,5 +253,4 @@ func (s *events) end() {
 	if !s.ended || len(s.rest) != 0 {
 		s.x.fault("the stream ended without end")
 	}
-	s.x.t.note("%s %d", s.x.name, s.x.res.StatusCode)
 }

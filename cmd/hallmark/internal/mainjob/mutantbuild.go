@@ -125,10 +125,12 @@ func (j *job) buildAhead(ctx context.Context, in matrixInputs, list []mutants.Mu
 	return b, nil
 }
 
-// next returns the folder of the next mutant's programs.
-func (b *builds) next() (string, error) {
+// next returns the folder of the programs of id, which must be the next mutant in the order of the builds.
+func (b *builds) next(id string) (string, error) {
 	built, ok := <-b.queue
 	switch {
+	case ok && built.id != id:
+		return "", failed("mutant "+id+" cannot be run", fmt.Errorf("the next one that was built is %s", built.id))
 	case !ok:
 		return "", errors.Join(b.ctx.Err(), errors.New("no mutant is built any more"))
 	case errors.Is(built.err, errSourcesChanged):

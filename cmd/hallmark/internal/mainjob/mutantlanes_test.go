@@ -5,6 +5,7 @@ package mainjob
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -116,5 +117,19 @@ func TestScheduleEndsWithTheFirstError(t *testing.T) {
 	cancel()
 	if err := s.run(ctx, func(matrix.Line) (string, error) { return "", nil }, func(context.Context, matrix.Line, string) error { return nil }); !errors.Is(err, context.Canceled) {
 		t.Errorf("an interrupted schedule came to %v", err)
+	}
+}
+
+// Rows and builds are in one order, or none runs on: a row on the programs of another mutant would prove nothing.
+func TestBuildOfAnotherMutantIsNotHandedOut(t *testing.T) {
+	b := &builds{ctx: t.Context(), queue: make(chan builtMutant, 2)}
+	b.queue <- builtMutant{id: "m01", dir: "one"}
+	b.queue <- builtMutant{id: "m03", dir: "three"}
+	if dir, err := b.next("m01"); dir != "one" || err != nil {
+		t.Errorf("got %q, %v", dir, err)
+	}
+	dir, err := b.next("m02")
+	if dir != "" || err == nil || !strings.Contains(err.Error()+fmt.Sprint(errors.Unwrap(err)), "m03") {
+		t.Errorf("got %q, %v", dir, err)
 	}
 }

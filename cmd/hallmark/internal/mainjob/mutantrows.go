@@ -236,7 +236,7 @@ func (j *job) matrix(ctx context.Context, in matrixInputs, o matrixOptions) (m m
 	take := func(l matrix.Line) (dir string, err error) {
 		_, ok := kept[l.ID]
 		if _, patched := in.patch(l); patched && !ok {
-			return builds.next()
+			return builds.next(l.ID)
 		}
 		return "", nil
 	}
