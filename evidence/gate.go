@@ -71,14 +71,18 @@ func Decide(q Question, b *Bundle) Decision {
 // that cannot be admitted as it lies there is a decision.
 func DecideDir(q Question, dir string) (Decision, error) {
 	b, err := ReadBundle(dir, q.Depth)
-	if r := ReasonOf(err); r != "" {
-		return (&examination{q: q}).decision(err), nil
+	if ReasonOf(err) != "" {
+		return DenyUnread(q, err), nil
 	}
 	if err != nil {
 		return Decision{}, err
 	}
 	return Decide(q, b), nil
 }
+
+// DenyUnread is the decision on a bundle that cannot be admitted as it lies there; err, of the reading,
+// matches *Denied.
+func DenyUnread(q Question, err error) Decision { return (&examination{q: q}).decision(err) }
 
 // examination is one bundle on its way through the steps.
 type examination struct {

@@ -11,6 +11,7 @@ const (
 	ReasonFileSize  Reason = "file-size"
 	ReasonFileExtra Reason = "file-extra"
 	ReasonFileGone  Reason = "file-missing"
+	ReasonArchive   Reason = "archive"
 
 	ReasonBundleJSON      Reason = "bundle-json"
 	ReasonBundleCanonical Reason = "bundle-not-canonical"
@@ -181,6 +182,8 @@ func Reasons() []ReasonInfo {
 		{ReasonFileExtra, 1, "the bundle holds a file that nothing in it names",
 			"take away what is not of the bundle"},
 		{ReasonFileGone, 1, "a file of the bundle is missing", remedyWhole},
+		{ReasonArchive, 1, "the file is not, byte for byte, the archive of a bundle",
+			"let `hallmark evidence pack` write the archive again, or give the bundle as a directory"},
 
 		{ReasonBundleJSON, 2, "the bundle file is not strict JSON of its schema", remedyWhole},
 		{ReasonBundleCanonical, 2, "the bundle file is not the canonical encoding of its contents", remedyWhole},

@@ -53,7 +53,7 @@ func table() []row {
 			{"two-signers", "Base", "", func(d *draft) { d.twoSigners(2) }},
 			{"ecdsa-signer", "Base", "", func(d *draft) { d.signer = d.ring.ecdsa; d.trustKey(d.ring.ecdsa, d.st.Predicate.Issuer.ID) }},
 		},
-		envelopeRows(), jsonRows(), identityRows(), cohortRows(), hostRows(), timeRows(), resultRows(), claimRows(), waiverRows(), runRows(), artifactRows(), policyRows(), fleetRows(), logRows(), expressionRows(),
+		envelopeRows(), jsonRows(), identityRows(), cohortRows(), hostRows(), timeRows(), resultRows(), claimRows(), waiverRows(), runRows(), artifactRows(), archiveRows(), policyRows(), fleetRows(), logRows(), expressionRows(),
 	)
 }
 

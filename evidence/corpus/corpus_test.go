@@ -61,7 +61,7 @@ func TestEveryRowIsJudgedAsExpected(t *testing.T) {
 			t.Errorf("%s: %q, want %q (%s)", r.Row, r.Got, r.Reason, r.Detail)
 		}
 	}
-	for _, g := range []string{"Base", "Envelope", "JSON", "Identity", "Cohort", "Host", "Time", "Results", "Artifacts", "Policy", "Fleet", "Log", "Expression"} {
+	for _, g := range []string{"Base", "Envelope", "JSON", "Identity", "Cohort", "Host", "Time", "Results", "Artifacts", "Archive", "Policy", "Fleet", "Log", "Expression"} {
 		if groups[g] == 0 {
 			t.Errorf("no row of group %s", g)
 		}

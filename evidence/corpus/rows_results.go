@@ -49,7 +49,17 @@ func resultRows() []row {
 		{"case-id-case", g, evidence.ReasonSchema, pred(func(p *evidence.Predicate) { p.Cases[0].ID = strings.ToLower(p.Cases[0].ID) })},
 		{"case-id-space", g, evidence.ReasonSchema, pred(func(p *evidence.Predicate) { p.Cases[0].ID += " " })},
 		{"case-order", g, evidence.ReasonSchema, pred(func(p *evidence.Predicate) { slices.Reverse(p.Cases) })},
-		{"case-older-revision", g, evidence.ReasonCaseRevision, firstRow(func(r *evidence.CaseRow) { r.Revision++ })},
+		{"case-older-revision", g, evidence.ReasonCaseRevision, func(d *draft) {
+			cases := d.st.Predicate.Cases
+			i := slices.IndexFunc(cases, func(r evidence.CaseRow) bool { return r.Revision > 1 })
+			if i < 0 {
+				d.errs = append(d.errs, fmt.Errorf("each case of the bundle is in its first revision: there is no older one to claim"))
+				return
+			}
+			cases[i].Revision--
+			d.reseal()
+		}},
+		{"case-newer-revision", g, evidence.ReasonCaseRevision, firstRow(func(r *evidence.CaseRow) { r.Revision++ })},
 		{"case-unknown-extra", g, evidence.ReasonCaseUnknown, func(d *draft) {
 			extra := d.st.Predicate.Cases[len(d.st.Predicate.Cases)-1]
 			extra.ID = "ZZZ-99"

@@ -24,8 +24,11 @@ func bundlesExist(dirs []string) error {
 		if err != nil {
 			return failed(err, "name a bundle directory with --bundle; `hallmark run --key` writes one")
 		}
+		if !st.IsDir() && filepath.Ext(dir) == ".tar" {
+			continue
+		}
 		if !st.IsDir() {
-			return failed(fmt.Errorf("%s is a file", dir), "name the directory that holds "+evidence.EvidenceFile)
+			return failed(fmt.Errorf("%s is a file", dir), "name the directory that holds "+evidence.EvidenceFile+", or the .tar that `hallmark evidence pack` wrote")
 		}
 		if _, err := os.Stat(filepath.Join(dir, evidence.EvidenceFile)); err == nil {
 			continue
