@@ -129,7 +129,7 @@ func archiveRows() []row {
 			at := slices.IndexFunc(m, func(e member) bool { return e.Name == evidence.EvidenceFile })
 			return slices.Insert(m, at, fileMember(evidence.EvidenceFile, []byte("{}")))
 		})},
-		{"archive-name-of-another-case", g, evidence.ReasonArchive, members(func(m []member) []member { return append(m, fileMember("OCI-Layout", nil)) })},
+		{"archive-name-of-another-case", g, evidence.ReasonFileExtra, members(func(m []member) []member { return slices.Insert(m, 0, fileMember("OCI-Layout", nil)) })},
 		{"archive-name-dot-dot", g, evidence.ReasonFileExtra, more(fileMember("p/../../evidence.sigstore.json", []byte("{}")))},
 		{"archive-name-dot", g, evidence.ReasonFileExtra, members(func(m []member) []member {
 			m[0].Name = "./" + m[0].Name

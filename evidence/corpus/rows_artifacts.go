@@ -115,6 +115,8 @@ func artifactRows() []row {
 		{"report-case-failed", g, evidence.ReasonReport, rawBlob(evidence.ArtifactGinkgo, replaceOne(`"passed"`, `"failed"`))},
 		{"report-case-skipped", g, evidence.ReasonReport, rawBlob(evidence.ArtifactGinkgo, replaceOne(`"passed"`, `"skipped"`))},
 		{"report-case-panicked", g, evidence.ReasonReport, rawBlob(evidence.ArtifactGinkgo, replaceOne(`"passed"`, `"panicked"`))},
+		{"report-case-pending", g, evidence.ReasonReport, rawBlob(evidence.ArtifactGinkgo, replaceOne(`"passed"`, `"pending"`))},
+		{"report-case-interrupted", g, evidence.ReasonReport, rawBlob(evidence.ArtifactGinkgo, replaceOne(`"passed"`, `"interrupted"`))},
 		{"report-not-json", g, evidence.ReasonReport, rawBlob(evidence.ArtifactGinkgo, func([]byte) []byte { return []byte("[") })},
 		{"report-empty", g, evidence.ReasonReport, rawBlob(evidence.ArtifactGinkgo, func([]byte) []byte { return []byte("[]") })},
 		{"report-other-seed", g, evidence.ReasonReport, ginkgo(func(r *evidence.Ginkgo) { r.Seed++ })},

@@ -45,6 +45,12 @@ func resultRows() []row {
 			d.st.Predicate.Cases, d.st.Predicate.Run.Arming.PlannedCases = nil, nil
 			d.reseal()
 		}},
+		{"setup-failed-with-no-case", g, evidence.ReasonCaseMissing, func(d *draft) {
+			p := &d.st.Predicate
+			p.Cases, p.Run.Arming.PlannedCases = nil, nil
+			p.Suite.Ginkgo.Succeeded, p.Suite.Ginkgo.SpecialFailures = false, []string{"SynchronizedBeforeSuite failed"}
+			d.reseal()
+		}},
 		{"case-duplicate", g, evidence.ReasonCaseDuplicate, pred(func(p *evidence.Predicate) { p.Cases = slices.Insert(p.Cases, 0, p.Cases[0]) })},
 		{"case-id-case", g, evidence.ReasonSchema, pred(func(p *evidence.Predicate) { p.Cases[0].ID = strings.ToLower(p.Cases[0].ID) })},
 		{"case-id-space", g, evidence.ReasonSchema, pred(func(p *evidence.Predicate) { p.Cases[0].ID += " " })},
