@@ -47,6 +47,7 @@ type Decision struct {
 	profiles  []string // that it was judged by
 	placed    bool     // Place says where it belongs
 	nonce     string   // that it was asked for with
+	now       time.Time
 	audited   bool
 }
 
@@ -106,7 +107,7 @@ type signer struct {
 
 func (x *examination) decision(err error) Decision {
 	d := Decision{
-		Admitted: err == nil, Reason: ReasonOf(err), audited: x.q.Depth == AuditDepth,
+		Admitted: err == nil, Reason: ReasonOf(err), audited: x.q.Depth == AuditDepth, now: x.q.Now,
 		Steps: x.states(ReasonOf(err)), Subjects: []DecidedSubject{}, Findings: []Finding{}, Waivers: []Waiver{}, Evidence: []string{},
 	}
 	if err != nil {

@@ -49,6 +49,9 @@ func (x *examination) history() error {
 	if err := x.q.Memory.checkNonce(p.Cohort.ID, x.q.Nonce, Digest(x.payload)); err != nil {
 		return err
 	}
+	if err := x.q.Memory.checkFailures(p, Digest(x.payload)); err != nil {
+		return err
+	}
 	for _, s := range x.signers {
 		if err := x.q.Memory.checkRun(s.key.SPKIDigest, p.Cohort.ID, workloads(p.Images), p.Run, Digest(x.payload)); err != nil {
 			return err

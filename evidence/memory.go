@@ -36,13 +36,20 @@ type memoryFile struct {
 	// Nonces are payload digests of what answered first: "<cohort> <nonce>". There is one for each decision that
 	// asked with a nonce.
 	Nonces map[string]string `json:"nonces,omitempty"`
-	Logs   []string          `json:"logs,omitempty"` // names of the transparency logs that were followed; sorted
+	// Failures are the newest of each issuer, whichever of its keys signed it: "<cohort> <image> <issuer>".
+	Failures map[string]lastFailure `json:"failures,omitempty"`
+	Logs     []string               `json:"logs,omitempty"` // names of the transparency logs that were followed; sorted
 }
 
 type lastSeen struct {
 	Sequence int64  `json:"sequence"`
 	Payload  string `json:"payload"` // digest
 	RunID    string `json:"runId"`
+}
+
+type lastFailure struct {
+	FinishedAt Timestamp `json:"finishedAt"` // at the latest when it was seen
+	Payload    string    `json:"payload"`    // digest
 }
 
 // ErrMemory means that the rollback memory cannot be read, locked or kept. Nothing may be
@@ -176,6 +183,22 @@ func (m *Memory) checkRun(key, cohort string, images []string, run Run, payload 
 	return nil
 }
 
+// checkFailures refuses evidence that is not newer than a failure of its issuer: sequences are of one key, and
+// while a key follows another the old one must not answer for the new one.
+func (m *Memory) checkFailures(p Predicate, payload string) error {
+	for _, image := range workloads(p.Images) {
+		last, ok := m.doc.Failures[failureKey(p, image)]
+		if ok && last.Payload != payload && p.Run.FinishedAt <= last.FinishedAt { // written alike: texts compare as times
+			return deny(ReasonRollback, "finished at %s, a failure of %s was seen for %s", p.Run.FinishedAt, last.FinishedAt, image)
+		}
+	}
+	return nil
+}
+
+func failureKey(p Predicate, image string) string {
+	return p.Cohort.ID + " " + image + " " + p.Issuer.ID
+}
+
 // checkNonce refuses a second run that answers one nonce, whoever signed it: whoever asks twice wants to know of
 // two runs.
 func (m *Memory) checkNonce(cohort, nonce, payload string) error {
@@ -217,12 +240,28 @@ func (m *Memory) See(d Decision) {
 		return
 	}
 	p := d.statement.Predicate
+	if d.Reason.Failure() {
+		m.seeFailure(p, d)
+	}
 	for _, key := range d.keys {
 		for _, image := range workloads(p.Images) {
 			k := seenKey(key, p.Cohort.ID, image)
 			if m.doc.Seen[k].Sequence <= p.Run.Sequence {
 				m.doc.Seen[k] = lastSeen{Sequence: p.Run.Sequence, Payload: d.Payload, RunID: p.Run.ID}
 			}
+		}
+	}
+}
+
+// seeFailure takes no producer's word for a time that is still to come: it would outweigh every later run.
+func (m *Memory) seeFailure(p Predicate, d Decision) {
+	at := min(p.Run.FinishedAt, At(d.now))
+	for _, image := range workloads(p.Images) {
+		if k := failureKey(p, image); m.doc.Failures[k].FinishedAt <= at {
+			if m.doc.Failures == nil {
+				m.doc.Failures = map[string]lastFailure{}
+			}
+			m.doc.Failures[k] = lastFailure{FinishedAt: at, Payload: d.Payload}
 		}
 	}
 }

@@ -300,7 +300,7 @@ func Reasons() []ReasonInfo {
 			"replace what has that digest: it was denied on purpose, see `hallmark trust show --json`"},
 		{ReasonMinSequence, 15, "the sequence is below the policy's minimum",
 			"run the suite again with the key's own memory of its sequence beside it"},
-		{ReasonRollback, 15, "newer evidence of this key about this image was seen before",
+		{ReasonRollback, 15, "newer evidence of this key, or a newer failure of its issuer, about this image was seen before",
 			"give the newest evidence; if that is a failure, mend it and run the suite again"},
 		{ReasonFork, 15, "other evidence with this sequence was seen before",
 			"make a new key: two runs had one sequence, so the key's memory was lost or copied"},
