@@ -167,9 +167,9 @@ func admit(c AdmitConfig, policy *Policy, mem *Memory, pinsText []byte) (*Admiss
 // ofThisCohort compares what a gate signed with what the evidence gives here. The gate may pin fewer
 // workloads, since another cohort may keep one back, and may end the release earlier; nothing else.
 func (p Pins) ofThisCohort(own Pins) (CohortPins, error) {
-	i := slices.IndexFunc(p.Cohorts, func(c CohortPins) bool { return c.Cohort == own.Cohorts[0].Cohort })
+	i := slices.IndexFunc(p.Cohorts, func(c CohortPins) bool { return c.compare(own.Cohorts[0]) == 0 })
 	if i < 0 {
-		return CohortPins{}, deny(ReasonPinsEvidence, "cohort %s is not in the release", own.Cohorts[0].Cohort)
+		return CohortPins{}, deny(ReasonPinsEvidence, "cohort %s is not in the release%s", own.Cohorts[0].Cohort, onHost(own.Cohorts[0].Host))
 	}
 	signed, derived := p.Cohorts[i], own.Cohorts[0]
 	for _, m := range signed.Images {
@@ -182,6 +182,13 @@ func (p Pins) ofThisCohort(own Pins) (CohortPins, error) {
 		return CohortPins{}, deny(ReasonPinsEvidence, "pins and bundles give different digests")
 	}
 	return signed, nil
+}
+
+func onHost(host string) string {
+	if host == "" {
+		return ""
+	}
+	return " for the host " + host
 }
 
 // Binary returns the pinned digest of a role, or "".

@@ -47,6 +47,7 @@ type Decision struct {
 	profiles  []string // that it was judged by
 	placed    bool     // Place says where it belongs
 	nonce     string   // that it was asked for with
+	host      string   // that it was made on, where the policy binds hosts
 	now       time.Time
 	audited   bool
 }
@@ -117,6 +118,7 @@ func (x *examination) decision(err error) Decision {
 	if x.decoded {
 		p := x.statement.Predicate
 		d.statement, d.Cohort, d.Payload, d.nonce = &x.statement, p.Cohort.ID, Digest(x.payload), x.q.Nonce
+		d.host = x.boundHost()
 		// What was denied before step 10 belongs where its descriptor says, for who reads the decision.
 		if place, err := x.q.Policy.place(p.Cohort.Descriptor); err == nil {
 			d.Place, d.profiles, d.placed = place.Name, place.Profiles, true
@@ -343,6 +345,14 @@ func (x *examination) cohort() error {
 		return deny(ReasonLaunchProfile, "%s", p.LaunchProfile.Digest)
 	}
 	return nil
+}
+
+// boundHost is the host that the evidence counts on alone, or "".
+func (x *examination) boundHost() string {
+	if !x.q.Policy.doc.BindHosts {
+		return ""
+	}
+	return x.statement.Predicate.Run.Host
 }
 
 // host is the part of step 10 about the very host.

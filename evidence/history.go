@@ -46,7 +46,7 @@ func (x *examination) history() error {
 	if x.q.Nonce != "" && p.Run.Nonce != x.q.Nonce {
 		return deny(ReasonNonce, "%q, want %q", p.Run.Nonce, x.q.Nonce)
 	}
-	if err := x.q.Memory.checkNonce(p.Cohort.ID, x.q.Nonce, Digest(x.payload)); err != nil {
+	if err := x.q.Memory.checkNonce(p.Cohort.ID, x.boundHost(), x.q.Nonce, Digest(x.payload)); err != nil {
 		return err
 	}
 	if err := x.q.Memory.checkFailures(p, Digest(x.payload)); err != nil {

@@ -33,8 +33,8 @@ type memoryFile struct {
 	PolicyRoots   []string            `json:"policyRoots,omitempty"` // SPKI digests of the policy's signers
 	PinsMade      Timestamp           `json:"pinsMade,omitempty"`    // of the newest pins that a worker has admitted
 	Seen          map[string]lastSeen `json:"seen"`                  // "<spki digest> <cohort> <image>"
-	// Nonces are payload digests of what answered first: "<cohort> <nonce>". There is one for each decision that
-	// asked with a nonce.
+	// Nonces are payload digests of what answered first: "<cohort> <nonce>", or "<cohort>@<host> <nonce>" where the
+	// policy binds hosts. There is one for each decision that asked with a nonce.
 	Nonces map[string]string `json:"nonces,omitempty"`
 	// Failures are the newest of each issuer, whichever of its keys signed it: "<cohort> <image> <issuer>".
 	Failures map[string]lastFailure `json:"failures,omitempty"`
@@ -201,8 +201,8 @@ func failureKey(p Predicate, image string) string {
 
 // checkNonce refuses a second run that answers one nonce, whoever signed it: whoever asks twice wants to know of
 // two runs.
-func (m *Memory) checkNonce(cohort, nonce, payload string) error {
-	if before, ok := m.doc.Nonces[cohort+" "+nonce]; nonce != "" && ok && before != payload {
+func (m *Memory) checkNonce(cohort, host, nonce, payload string) error {
+	if before, ok := m.doc.Nonces[nonceKey(cohort, host, nonce)]; nonce != "" && ok && before != payload {
 		return deny(ReasonNonceReused, "%q was answered by %s", nonce, before)
 	}
 	return nil
@@ -217,9 +217,16 @@ func (m *Memory) SeeNonce(d Decision) {
 	if m.doc.Nonces == nil {
 		m.doc.Nonces = map[string]string{}
 	}
-	if key := d.Cohort + " " + d.nonce; m.doc.Nonces[key] == "" {
+	if key := nonceKey(d.Cohort, d.host, d.nonce); m.doc.Nonces[key] == "" {
 		m.doc.Nonces[key] = d.Payload
 	}
+}
+
+func nonceKey(cohort, host, nonce string) string {
+	if host != "" {
+		cohort += "@" + host
+	}
+	return cohort + " " + nonce
 }
 
 // FollowedLog says whether the log of this name was followed before; SeeLog remembers that it is.

@@ -150,7 +150,7 @@ func (d *draft) mutationEvidence() error {
 		return nil
 	}
 	m := evidence.MutationEvidence{MutationResults: evidence.MutationResults{
-		SuiteDigest: p.Suite.BinaryDigest, CatalogueDigest: p.Suite.CatalogueDigest, CohortID: p.Cohort.ID,
+		SuiteDigest: p.Suite.BinaryDigest, CatalogueDigest: p.Suite.CatalogueDigest, PatchesDigest: otherDigest("patches"), CohortID: p.Cohort.ID,
 	}}
 	for i, c := range p.Cases {
 		m.Rows = append(m.Rows, evidence.MutationRow{Mutant: fmt.Sprintf("m%03d", i), Case: c.ID, Expected: "escaped", Observed: "escaped"})
