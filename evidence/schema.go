@@ -184,6 +184,13 @@ func (c *checker) mutation(m MutationResults) {
 		return
 	}
 	c.want(slices.IsSortedFunc(m.Rows, compareMutation), "mutationEvidence.rows: order")
+	for _, r := range m.Rows {
+		c.text(r.Mutant, "mutationEvidence.rows.mutant")
+		c.want(caseIDPattern.MatchString(r.Case), "mutationEvidence.rows.case")
+		for _, reason := range []string{r.Expected, r.Observed} { // what they must be, step 12 says
+			c.want(len(reason) <= maxText && !strings.ContainsFunc(reason, isControl), "mutationEvidence.rows: reason")
+		}
+	}
 	for i, o := range m.Others {
 		c.want(i == 0 || m.Others[i-1].Mutant < o.Mutant, "mutationEvidence.others: order")
 		c.want(slices.ContainsFunc(m.Rows, func(r MutationRow) bool { return r.Mutant == o.Mutant }), "mutationEvidence.others: a mutant without a row")

@@ -4,8 +4,12 @@ package corpus
 
 import (
 	"bytes"
+	"crypto/elliptic"
+	"encoding/asn1"
+	"encoding/base64"
 	"fmt"
 	"maps"
+	"math/big"
 	"os"
 	"path/filepath"
 	"slices"
@@ -147,6 +151,21 @@ func relink(name string, f func() error) error {
 	return f()
 }
 
+// otherSignature is the base64 form of (r, n-s) for that of (r, s) of P-256.
+func otherSignature(text string) (string, error) {
+	sig, err := base64.StdEncoding.DecodeString(text)
+	if err != nil {
+		return "", err
+	}
+	var rs struct{ R, S *big.Int }
+	if _, err := asn1.Unmarshal(sig, &rs); err != nil {
+		return "", err
+	}
+	rs.S.Sub(elliptic.P256().Params().N, rs.S)
+	sig, err = asn1.Marshal(rs)
+	return base64.StdEncoding.EncodeToString(sig), err
+}
+
 func policyRows() []row {
 	const g = "Policy"
 	edit := func(f func(*evidence.TrustPolicy)) func(*draft) { return func(d *draft) { f(&d.policy) } }
@@ -215,6 +234,19 @@ func policyRows() []row {
 		{"policy-clock-skew-day", g, evidence.ReasonPolicyInvalid, edit(func(p *evidence.TrustPolicy) { p.ClockSkewSeconds = 86400 })},
 		{"policy-denies-image", g, evidence.ReasonDenied, func(d *draft) { d.policy.DeniedDigests = []string{d.st.Predicate.Images[0].ManifestDigest} }},
 		{"policy-denies-binary", g, evidence.ReasonDenied, func(d *draft) { d.policy.DeniedDigests = []string{d.st.Predicate.Binaries[0].Digest} }},
+		{"policy-denies-evidence-that-was-signed-another-way", g, evidence.ReasonDenied, func(d *draft) {
+			// (r, n-s) is a signature where (r, s) is, and nobody needs the key to make it.
+			d.signer = d.ring.ecdsa
+			d.trustKey(d.ring.ecdsa, d.st.Predicate.Issuer.ID)
+			d.files = func(files map[string][]byte) {
+				d.policy.DeniedDigests = []string{evidence.Digest(files[evidence.EvidenceFile])}
+				files[evidence.EvidenceFile] = rewriteString("sig", func(s string) string {
+					other, err := otherSignature(s)
+					d.errs = append(d.errs, err)
+					return other
+				})(files[evidence.EvidenceFile])
+			}
+		}},
 		{"policy-minimum-sequence", g, evidence.ReasonMinSequence, func(d *draft) {
 			p := d.st.Predicate
 			d.policy.MinimumSequences = []evidence.MinimumSequence{{Issuer: p.Issuer.ID, Cohort: "*", Sequence: p.Run.Sequence + 1}}

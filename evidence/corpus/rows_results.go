@@ -164,6 +164,17 @@ func mutants(f func(*evidence.MutationResults)) func(*draft) {
 	}
 }
 
+// mutationBy lets another key sign the mutation results.
+func (d *draft) mutationBy(k key) {
+	m := d.st.Predicate.MutationEvidence
+	file, err := evidence.SealMutation(m.MutationResults, k)
+	if err != nil {
+		d.errs = append(d.errs, err)
+	}
+	m.Digest = evidence.Digest(file)
+	d.setBlob(evidence.ArtifactMutation, file)
+}
+
 func runRows() []row {
 	const g = "Results"
 	return []row{
@@ -229,14 +240,14 @@ func runRows() []row {
 		{"mutation-others-mutant-unknown", g, evidence.ReasonSchema, others(func(_ *evidence.MutationResults, o *evidence.MutationOthers) { o.Mutant = "zz" })},
 		{"mutation-others-unsigned", g, evidence.ReasonMutation, others(func(*evidence.MutationResults, *evidence.MutationOthers) {})},
 		{"mutation-unsigned-copy", g, evidence.ReasonMutation, pred(func(p *evidence.Predicate) { p.MutationEvidence.Digest = otherDigest("mutation") })},
-		{"mutation-signed-by-stranger", g, evidence.ReasonMutation, func(d *draft) {
-			m := d.st.Predicate.MutationEvidence
-			file, err := evidence.SealMutation(m.MutationResults, d.ring.stranger)
-			if err != nil {
-				d.errs = append(d.errs, err)
-			}
-			m.Digest = evidence.Digest(file)
-			d.setBlob(evidence.ArtifactMutation, file)
+		{"mutation-signed-by-stranger", g, evidence.ReasonMutation, func(d *draft) { d.mutationBy(d.ring.stranger) }},
+		{"mutation-signed-by-a-role-without-threshold", g, evidence.ReasonMutation, func(d *draft) {
+			d.policyKey(d.ring.implementer, evidence.RoleImplementer, "implementer")
+			delete(d.policy.Thresholds, evidence.RoleImplementer)
+			d.mutationBy(d.ring.implementer)
 		}},
+		{"mutation-signed-by-the-gate", g, evidence.ReasonMutation, func(d *draft) { d.mutationBy(d.ring.gate) }},
+		{"mutation-row-of-no-case", g, evidence.ReasonSchema, pred(func(p *evidence.Predicate) { p.MutationEvidence.Rows[0].Case = "FS-02\x1b[2J" })},
+		{"mutation-row-of-no-mutant", g, evidence.ReasonSchema, pred(func(p *evidence.Predicate) { p.MutationEvidence.Rows[0].Mutant = "" })},
 	}
 }

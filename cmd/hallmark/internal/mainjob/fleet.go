@@ -89,6 +89,9 @@ func namedBundles(given []string) (map[string]string, error) {
 
 func (j *job) fleet(ctx context.Context, names []string, all bool, tier conformance.Tier, bundles map[string]string, keys []string) error {
 	return j.within(ctx, func(ctx context.Context) error {
+		if err := j.outside(bundles, keys); err != nil {
+			return err
+		}
 		members, err := j.members(ctx, names, all, bundles)
 		if err != nil {
 			return err
@@ -119,6 +122,26 @@ func (j *job) fleet(ctx context.Context, names []string, all bool, tier conforma
 		}
 		return j.released(members, decision)
 	})
+}
+
+// outside refuses what is given and lies in the folder that this command clears.
+func (j *job) outside(bundles map[string]string, keys []string) error {
+	given := slices.Collect(maps.Values(bundles))
+	for _, k := range keys {
+		if parts := strings.SplitN(k, ",", 3); len(parts) == 3 {
+			given = append(given, parts[2])
+		}
+	}
+	for _, path := range given {
+		full, err := filepath.Abs(path)
+		if err != nil {
+			return failed("a path cannot be followed", err)
+		}
+		if rel, err := filepath.Rel(j.out, full); err == nil && filepath.IsLocal(rel) {
+			return &exit.Error{Status: exit.Failed, Sentence: fmt.Sprintf("%s is in the folder of the results, which is cleared first", path), Remedy: "copy evidence and key elsewhere"}
+		}
+	}
+	return nil
 }
 
 // members are the cohorts of the release, in the order of their names, each with how it is told from the

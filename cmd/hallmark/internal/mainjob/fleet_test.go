@@ -70,6 +70,18 @@ func TestMembersOfTheRelease(t *testing.T) {
 			t.Errorf("%v, want %q", err, want)
 		}
 	}
+	j.out = filepath.Join(t.TempDir(), "out")
+	for _, ask := range []struct {
+		bundle, key string
+		want        bool
+	}{
+		{"/elsewhere/bundle", "ci,lab,/elsewhere/evidence.pub", true}, {j.out + "/worker-runsc/bundle", "", false}, {"/elsewhere/bundle", "ci,lab," + j.out + "/evidence.pub", false},
+		{filepath.Dir(j.out) + "/outer", "", true},
+	} {
+		if err := j.outside(map[string]string{"vm": ask.bundle}, []string{ask.key}); (err == nil) != ask.want {
+			t.Errorf("%s, %s: %v", ask.bundle, ask.key, err)
+		}
+	}
 	if _, err := namedBundles([]string{"vm=" + t.TempDir(), "vm=" + t.TempDir()}); err == nil {
 		t.Error("one cohort has two bundles")
 	}
