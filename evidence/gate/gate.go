@@ -70,7 +70,7 @@ func Run(c Config) (_ Result, err error) {
 	if err != nil {
 		return r, fmt.Errorf("gate key: %w", err)
 	}
-	rootText, err := os.ReadFile(c.Root)
+	rootText, err := evidence.ReadTrustFile(c.Root)
 	if err != nil {
 		return r, fmt.Errorf("root key: %w", err)
 	}
@@ -78,7 +78,7 @@ func Run(c Config) (_ Result, err error) {
 	if err != nil {
 		return r, fmt.Errorf("root key %s: %w", c.Root, err)
 	}
-	trust, err := os.ReadFile(c.Trust)
+	trust, err := evidence.ReadTrustFile(c.Trust)
 	if err != nil {
 		return r, fmt.Errorf("trust policy: %w", err)
 	}

@@ -145,7 +145,7 @@ func (j *job) outside(bundles map[string]string, keys []string) error {
 }
 
 // members are the cohorts of the release, in the order of their names, each with how it is told from the
-// others. A cohort that is measured here is told by the runtime that the lab has under its file's name.
+// others: by the runtime that the lab has under its file's name, or that the evidence names which is given.
 func (j *job) members(ctx context.Context, names []string, all bool, bundles map[string]string) ([]member, error) {
 	files, err := runcmd.WorkerCohorts(filepath.Join(j.repo, "ci", "cohorts"))
 	if err != nil {
@@ -170,6 +170,7 @@ func (j *job) members(ctx context.Context, names []string, all bool, bundles map
 	for i := range out {
 		m := &out[i]
 		if m.bundle != "" {
+			m.place.SandboxBinary = runtimeOf(m.bundle)
 			continue
 		}
 		runtime, ok := j.lab.Runtimes[m.file.Requirements.Runtime]
@@ -188,6 +189,24 @@ func (j *job) members(ctx context.Context, names []string, all bool, bundles map
 		m.cohort, m.place.SandboxBinary = &c, c.Descriptor.Runtime.BinaryDigest
 	}
 	return out, nil
+}
+
+// runtimeOf is the runtime that a bundle says it is of, or "": whoever gives it for a cohort says that this is
+// the cohort's. The gate holds the signed cohort against it, as against every other requirement.
+func runtimeOf(bundle string) string {
+	b, err := gate.ReadBundle(bundle, evidence.AdmitDepth)
+	if err != nil {
+		return ""
+	}
+	st, _, err := evidence.UnverifiedStatement(b)
+	if err != nil {
+		return ""
+	}
+	digest := st.Predicate.Cohort.Descriptor.Runtime.BinaryDigest
+	if !evidence.ValidDigest(digest) {
+		return ""
+	}
+	return digest
 }
 
 // runMember runs the suite where that can be done here. What it comes to is for the gate to say.
@@ -247,10 +266,15 @@ func (r release) init() error {
 	if len(r.keys) == 0 {
 		return nil
 	}
+	own := len(p.Keys)
 	for _, k := range r.keys {
 		if err := evidencecmd.AddKey(&p, k); err != nil {
 			return err
 		}
+	}
+	for i := range p.Keys[own:] {
+		// What they signed is there already; how old it may be, the policy says of the evidence.
+		p.Keys[own+i].NotBefore = evidence.At(now.Add(-time.Duration(p.MaxAgeSeconds) * time.Second))
 	}
 	root, err := signing.Open(context.Background(), filepath.Join(r.dir, gate.RootKeyFile), nil)
 	if err != nil {

@@ -55,6 +55,16 @@ func TestMembersOfTheRelease(t *testing.T) {
 	if all[slices.Index(got, "runc-control")].bundle != "/b" {
 		t.Error("evidence from elsewhere is not taken")
 	}
+	// Its runtime tells its cohort from those that require less.
+	f := newFleetWorld(t, "here")
+	given := f.members[slices.IndexFunc(f.members, func(m member) bool { return m.file.Name == "control" })].bundle
+	if got := runtimeOf(given); got != evidence.Digest([]byte("another runtime")) {
+		t.Errorf("the runtime of given evidence is %q", got)
+	}
+	taken, err := j.members(t.Context(), []string{"runc-control"}, false, map[string]string{"runc-control": given})
+	if err != nil || taken[0].place.SandboxBinary != runtimeOf(given) {
+		t.Errorf("%+v, %v", taken, err)
+	}
 	one, err := j.members(t.Context(), []string{"runc-control"}, false, nil)
 	if got := names(one); err != nil || !slices.Equal(got, []string{"runc-control"}) {
 		t.Errorf("one is %q, %v", got, err)
@@ -139,6 +149,9 @@ func newFleetWorld(t *testing.T, needed ...string) *fleetWorld {
 		{"here", filepath.Join(f.release.dir, gate.EvidenceKeyFile), issuerID, func(*evidence.Predicate) {}},
 		{"vm", elsewhere, "vm-lab", func(p *evidence.Predicate) {
 			p.Cohort.Descriptor.Quota = evidence.CohortQuota{Backend: "prjquota", Filesystem: "xfs"}
+			// Evidence from elsewhere is older than the keys that are made here.
+			hour := evidence.At(time.Now().Add(-time.Hour))
+			p.Run.StartedAt, p.Run.FinishedAt, p.Validity.NotBefore = hour, hour, hour
 		}},
 	} {
 		signer, err := signing.Open(context.Background(), m.key, nil)
