@@ -80,6 +80,11 @@ func TestMembersOfTheRelease(t *testing.T) {
 			t.Errorf("%v, want %q", err, want)
 		}
 	}
+	for path, want := range map[string]string{filepath.Join(repo, "out", "x"): "out/x", "/elsewhere/bundle": "/elsewhere/bundle"} {
+		if got := j.relative(path); got != want {
+			t.Errorf("%s is shown as %s", path, got)
+		}
+	}
 	j.out = filepath.Join(t.TempDir(), "out")
 	for _, ask := range []struct {
 		bundle, key string

@@ -158,7 +158,7 @@ func (j *job) clear() error {
 
 // relative shortens a path below the repository for people.
 func (j *job) relative(path string) string {
-	if r, err := filepath.Rel(j.repo, path); err == nil {
+	if r, err := filepath.Rel(j.repo, path); err == nil && filepath.IsLocal(r) {
 		return r
 	}
 	return path
