@@ -17,6 +17,7 @@ import (
 	"os"
 	"reflect"
 	"slices"
+	"syscall"
 	"time"
 )
 
@@ -65,7 +66,7 @@ func Admit(c AdmitConfig) (_ *Admission, err error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	rootText, err := readSmall(c.Root)
+	rootText, err := ReadTrustFile(c.Root)
 	if err != nil {
 		return nil, fmt.Errorf("read root key: %w", err)
 	}
@@ -73,11 +74,11 @@ func Admit(c AdmitConfig) (_ *Admission, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("read root key: %w", err)
 	}
-	policyText, err := readSmall(c.Trust)
+	policyText, err := ReadTrustFile(c.Trust)
 	if err != nil {
 		return nil, fmt.Errorf("read trust policy: %w", err)
 	}
-	pinsText, err := readSmall(c.Pins)
+	pinsText, err := ReadTrustFile(c.Pins)
 	if err != nil {
 		return nil, fmt.Errorf("read pins: %w", err)
 	}
@@ -167,9 +168,9 @@ func admit(c AdmitConfig, policy *Policy, mem *Memory, pinsText []byte) (*Admiss
 // ofThisCohort compares what a gate signed with what the evidence gives here. The gate may pin fewer
 // workloads, since another cohort may keep one back, and may end the release earlier; nothing else.
 func (p Pins) ofThisCohort(own Pins) (CohortPins, error) {
-	i := slices.IndexFunc(p.Cohorts, func(c CohortPins) bool { return c.Cohort == own.Cohorts[0].Cohort })
+	i := slices.IndexFunc(p.Cohorts, func(c CohortPins) bool { return c.compare(own.Cohorts[0]) == 0 })
 	if i < 0 {
-		return CohortPins{}, deny(ReasonPinsEvidence, "cohort %s is not in the release", own.Cohorts[0].Cohort)
+		return CohortPins{}, deny(ReasonPinsEvidence, "cohort %s is not in the release%s", own.Cohorts[0].Cohort, onHost(own.Cohorts[0].Host))
 	}
 	signed, derived := p.Cohorts[i], own.Cohorts[0]
 	for _, m := range signed.Images {
@@ -182,6 +183,13 @@ func (p Pins) ofThisCohort(own Pins) (CohortPins, error) {
 		return CohortPins{}, deny(ReasonPinsEvidence, "pins and bundles give different digests")
 	}
 	return signed, nil
+}
+
+func onHost(host string) string {
+	if host == "" {
+		return ""
+	}
+	return " for the host " + host
 }
 
 // Binary returns the pinned digest of a role, or "".
@@ -227,12 +235,17 @@ func (a *Admission) Check(s Start, now time.Time) error {
 	return nil
 }
 
-func readSmall(path string) (_ []byte, err error) {
-	f, err := os.Open(path)
+// ReadTrustFile reads a root key, policy or pins file of at most 4 MiB. It follows links, as files that are put in
+// place often are, and waits for nobody.
+func ReadTrustFile(path string) (_ []byte, err error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() && !st.IsDir() { // reading a directory is an error of its own
+		return nil, errors.Join(err, fmt.Errorf("%s: %w", path, errNotRegular))
+	}
 	b, err := io.ReadAll(io.LimitReader(f, maxPolicyFile+1))
 	if err == nil && len(b) > maxPolicyFile {
 		err = fmt.Errorf("%s is larger than %d bytes", path, maxPolicyFile)

@@ -129,6 +129,72 @@ func TestAdmitOnTheHostOnly(t *testing.T) {
 	}
 }
 
+// One release has a part for every host that there is evidence of, and each host finds its own.
+func TestAdmitOnEachHost(t *testing.T) {
+	hosts := []string{evidence.Digest([]byte("here")), evidence.Digest([]byte("there"))}
+	const nonce = "0123456789abcdef"
+	w := world(t)
+	w.Policy.BindHosts = true
+	w.Statement.Predicate.Run.Host, w.Statement.Predicate.Run.Nonce = hosts[0], nonce
+	there := another(t, w, func(p *evidence.Predicate) { p.Run.Host = hosts[1] })
+	c := pinned(t, w, there)
+	c.Host = hosts[0]
+	a, err := evidence.Admit(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p := a.Pins(); p.Host != hosts[0] || len(p.Evidence) != 1 || len(a.Release().Cohorts) != 2 {
+		t.Errorf("pins of %q by %q, of %d parts", p.Host, p.Evidence, len(a.Release().Cohorts))
+	}
+	b, err := there.Bundle()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := c
+	d.StateDir, d.Bundles = t.TempDir(), []string{filepath.Join(t.TempDir(), "bundle")}
+	if err := b.Write(d.Bundles[0]); err != nil {
+		t.Fatal(err)
+	}
+	for host, want := range map[string]evidence.Reason{hosts[1]: "", hosts[0]: evidence.ReasonHost, evidence.Digest([]byte("elsewhere")): evidence.ReasonHost} {
+		d.Host = host
+		if a, err := evidence.Admit(d); evidence.ReasonOf(err) != want || (err == nil) != (want == "") {
+			t.Errorf("%s: %v, want %q", host, err, want)
+		} else if want == "" && a.Pins().Host != host {
+			t.Errorf("%s has the pins of %s", host, a.Pins().Host)
+		}
+	}
+	// A third host has evidence, and the release was made without it.
+	third := another(t, w, func(p *evidence.Predicate) { p.Run.Host = evidence.Digest([]byte("third")) })
+	if b, err = third.Bundle(); err != nil {
+		t.Fatal(err)
+	}
+	d.StateDir, d.Bundles, d.Host = t.TempDir(), []string{filepath.Join(t.TempDir(), "bundle")}, third.Statement.Predicate.Run.Host
+	if err := b.Write(d.Bundles[0]); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := evidence.Admit(d); evidence.ReasonOf(err) != evidence.ReasonPinsEvidence {
+		t.Errorf("a host that the release does not have: %v", err)
+	}
+	// Each host answers a nonce once, and two of them answer one nonce.
+	_, q := bundleAndQuestion(t, w)
+	q.Nonce = nonce
+	again := another(t, w, func(p *evidence.Predicate) { p.Run.Sequence += 5 })
+	for _, step := range []struct {
+		w    *evidencetest.World
+		want evidence.Reason
+	}{{w, ""}, {there, ""}, {again, evidence.ReasonNonceReused}, {there, ""}} {
+		b, err := step.w.Bundle()
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := evidence.Decide(q, b)
+		if d.Reason != step.want {
+			t.Errorf("nonce on %s: %q, want %q", step.w.Statement.Predicate.Run.Host, d.Reason, step.want)
+		}
+		q.Memory.SeeNonce(d)
+	}
+}
+
 func TestAdmitRefuses(t *testing.T) {
 	tests := []struct {
 		name string
@@ -174,6 +240,17 @@ func TestAdmitRefuses(t *testing.T) {
 			resign(t, c.Pins, func(s string) string {
 				return strings.Replace(s, `"subject":[{"name":"one"`, `"subject":[{"name":"eno"`, 1)
 			}, w.Gate)
+		}, evidence.ReasonPinsInvalid},
+		{"pins of other levels", func(t *testing.T, w *evidencetest.World, c *evidence.AdmitConfig) {
+			resign(t, c.Pins, func(s string) string {
+				return strings.Replace(s, `"HALLMARK_QUOTA"`, `"HALLMARK_QUOTA","SLSA_BUILD_LEVEL_3"`, 1)
+			}, w.Gate)
+		}, evidence.ReasonPinsInvalid},
+		{"pins of another verifier", func(t *testing.T, w *evidencetest.World, c *evidence.AdmitConfig) {
+			resign(t, c.Pins, func(s string) string { return strings.Replace(s, `"verifier":{"id":"`, `"verifier":{"id":"x`, 1) }, w.Gate)
+		}, evidence.ReasonPinsInvalid},
+		{"pins of another resource", func(t *testing.T, w *evidencetest.World, c *evidence.AdmitConfig) {
+			resign(t, c.Pins, func(s string) string { return strings.Replace(s, `"resourceUri":"`, `"resourceUri":"x`, 1) }, w.Gate)
 		}, evidence.ReasonPinsInvalid},
 		{"newer policy than the pins", func(t *testing.T, w *evidencetest.World, c *evidence.AdmitConfig) {
 			w.Policy.Version++

@@ -5,7 +5,6 @@ package evidence
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"iter"
 	"maps"
@@ -14,7 +13,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"syscall"
 )
 
 // A bundle directory holds exactly these files:
@@ -191,30 +189,16 @@ func FileLimit(name string) (int64, error) {
 	return 0, deny(ReasonFileExtra, "%q", name)
 }
 
-// readBounded opens without blocking on a FIFO that took the file's place, and checks kind and
-// size of what it opened, not of the name.
+// readBounded is [ReadRegular], with a *Denied for what no bundle may have.
 func readBounded(root *os.Root, name string, limit int64) ([]byte, error) {
-	f, err := root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, fmt.Errorf("open bundle file: %w", err)
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, fmt.Errorf("stat bundle file: %w", err)
-	}
-	if !info.Mode().IsRegular() {
-		return nil, deny(ReasonFileKind, "%q is %s", name, info.Mode())
-	}
-	if info.Size() > limit {
-		return nil, deny(ReasonFileSize, "%q has %d bytes, at most %d", name, info.Size(), limit)
-	}
-	data, err := io.ReadAll(io.LimitReader(f, limit+1))
-	if err != nil {
+	data, err := ReadRegular(root, name, limit)
+	switch {
+	case errors.Is(err, errNotRegular):
+		return nil, deny(ReasonFileKind, "%v", err)
+	case errors.Is(err, errTooLarge):
+		return nil, deny(ReasonFileSize, "%v", err)
+	case err != nil:
 		return nil, fmt.Errorf("read bundle file: %w", err)
-	}
-	if int64(len(data)) > limit {
-		return nil, deny(ReasonFileSize, "%q grew beyond %d bytes", name, limit)
 	}
 	return data, nil
 }

@@ -51,6 +51,7 @@ func (c *checker) fleet(d TrustPolicy) {
 			_, ok := d.Catalogue.Profile(name)
 			c.want(ok, "fleet.profiles: not in the catalogue")
 		}
+		c.capabilities(f.Capabilities, "fleet.capabilities")
 		if f.SandboxBinary != "" {
 			c.digest(f.SandboxBinary, "fleet.sandboxBinary")
 		}

@@ -276,6 +276,19 @@ func TestWorkerRefusesAReleaseThatIsNone(t *testing.T) {
 	}
 }
 
+// A fleet's pins name the policy in their resource too: under another policy they are pins of that, and not
+// pins that are none.
+func TestFleetPinsOfAnotherPolicy(t *testing.T) {
+	f := newFleet(t)
+	c := fleetPins(t, f, nil)
+	newer := *f.host
+	newer.Policy.Version++
+	rewrite(t, c.Trust, &newer)
+	if _, err := evidence.Admit(c); evidence.ReasonOf(err) != evidence.ReasonPinsPolicy {
+		t.Errorf("%v", err)
+	}
+}
+
 // A digest that is a helper in one run and a workload in another is neither.
 func TestAnImageHasOneRole(t *testing.T) {
 	w := world(t)

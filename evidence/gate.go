@@ -47,6 +47,8 @@ type Decision struct {
 	profiles  []string // that it was judged by
 	placed    bool     // Place says where it belongs
 	nonce     string   // that it was asked for with
+	host      string   // that it was made on, where the policy binds hosts
+	now       time.Time
 	audited   bool
 }
 
@@ -71,14 +73,18 @@ func Decide(q Question, b *Bundle) Decision {
 // that cannot be admitted as it lies there is a decision.
 func DecideDir(q Question, dir string) (Decision, error) {
 	b, err := ReadBundle(dir, q.Depth)
-	if r := ReasonOf(err); r != "" {
-		return (&examination{q: q}).decision(err), nil
+	if ReasonOf(err) != "" {
+		return DenyUnread(q, err), nil
 	}
 	if err != nil {
 		return Decision{}, err
 	}
 	return Decide(q, b), nil
 }
+
+// DenyUnread is the decision on a bundle that cannot be admitted as it lies there; err, of the reading,
+// matches *Denied.
+func DenyUnread(q Question, err error) Decision { return (&examination{q: q}).decision(err) }
 
 // examination is one bundle on its way through the steps.
 type examination struct {
@@ -102,7 +108,7 @@ type signer struct {
 
 func (x *examination) decision(err error) Decision {
 	d := Decision{
-		Admitted: err == nil, Reason: ReasonOf(err), audited: x.q.Depth == AuditDepth,
+		Admitted: err == nil, Reason: ReasonOf(err), audited: x.q.Depth == AuditDepth, now: x.q.Now,
 		Steps: x.states(ReasonOf(err)), Subjects: []DecidedSubject{}, Findings: []Finding{}, Waivers: []Waiver{}, Evidence: []string{},
 	}
 	if err != nil {
@@ -112,6 +118,7 @@ func (x *examination) decision(err error) Decision {
 	if x.decoded {
 		p := x.statement.Predicate
 		d.statement, d.Cohort, d.Payload, d.nonce = &x.statement, p.Cohort.ID, Digest(x.payload), x.q.Nonce
+		d.host = x.boundHost()
 		// What was denied before step 10 belongs where its descriptor says, for who reads the decision.
 		if place, err := x.q.Policy.place(p.Cohort.Descriptor); err == nil {
 			d.Place, d.profiles, d.placed = place.Name, place.Profiles, true
@@ -338,6 +345,14 @@ func (x *examination) cohort() error {
 		return deny(ReasonLaunchProfile, "%s", p.LaunchProfile.Digest)
 	}
 	return nil
+}
+
+// boundHost is the host that the evidence counts on alone, or "".
+func (x *examination) boundHost() string {
+	if !x.q.Policy.doc.BindHosts {
+		return ""
+	}
+	return x.statement.Predicate.Run.Host
 }
 
 // host is the part of step 10 about the very host.

@@ -4,6 +4,7 @@ package evidence_test
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/hallmark-sandbox/hallmark/evidence"
 	"github.com/hallmark-sandbox/hallmark/evidence/evidencetest"
+	"github.com/hallmark-sandbox/hallmark/evidence/signing"
 )
 
 func world(t testing.TB) *evidencetest.World {
@@ -171,6 +173,88 @@ func TestFailuresAreRemembered(t *testing.T) {
 				t.Errorf("the older pass: %q, want %q", got.Reason, tt.want)
 			}
 		})
+	}
+}
+
+// While one key of an issuer follows another, what the old one signed before does not answer for what the new
+// one saw fail. A failure that claims to come from the future is one of now.
+func TestFailuresAreOfTheIssuer(t *testing.T) {
+	w := world(t)
+	var keys [2]*signing.Signer
+	for i := range keys {
+		k, err := signing.Throwaway()
+		if err != nil {
+			t.Fatal(err)
+		}
+		keys[i] = k
+	}
+	other, stranger := keys[0], keys[1]
+	w.Policy.Keys = append(w.Policy.Keys,
+		evidencetest.Key(other, evidence.RoleCI, "ci.example", w.Now), evidencetest.Key(stranger, evidence.RoleCI, "lab.example", w.Now))
+	evidence.SortPolicyKeys(w.Policy.Keys)
+	run := func(key *signing.Signer, issuer string, finished time.Time, sequence int64, fails bool) *evidence.Bundle {
+		t.Helper()
+		as := *w
+		as.Evidence = key
+		o, err := as.Another(func(p *evidence.Predicate) {
+			p.Issuer.ID, p.Run.Sequence, p.Run.FinishedAt = issuer, sequence, evidence.At(finished)
+			if fails {
+				p.Cases[0].Status, p.Cases[0].Reason = evidence.StatusFail, "escaped"
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := o.Bundle()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	first, _ := w.Statement.Predicate.Run.FinishedAt.Time()
+	older := run(w.Evidence, "ci.example", first, 7, false)
+	for name, failed := range map[string]time.Time{"a second later": first.Add(time.Second), "in half a year": w.Now.AddDate(0, 6, 0)} {
+		q, err := w.Question()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := evidence.Decide(q, older); !d.Admitted {
+			t.Fatal(d.Detail)
+		}
+		d := evidence.Decide(q, run(other, "ci.example", failed, 1, true))
+		if d.Reason != evidence.ReasonCaseFailed {
+			t.Fatalf("%s: %s", name, d.Detail)
+		}
+		q.Memory.See(d)
+		if d := evidence.Decide(q, older); d.Reason != evidence.ReasonRollback {
+			t.Errorf("a failure %s: the older pass of the other key: %q", name, d.Reason)
+		}
+		if d := evidence.Decide(q, run(stranger, "lab.example", first, 1, false)); !d.Admitted {
+			t.Errorf("a failure %s: another issuer: %s", name, d.Detail)
+		}
+		q.Now = w.Now.Add(time.Minute)
+		if d := evidence.Decide(q, run(w.Evidence, "ci.example", w.Now.Add(2*time.Second), 8, false)); !d.Admitted {
+			t.Errorf("a failure %s: a run after it: %s", name, d.Detail)
+		}
+	}
+}
+
+// What the mutation evidence repeats is looked up again and again: it has bounds of its own.
+func TestMutationEvidenceIsBounded(t *testing.T) {
+	w := world(t)
+	for name, edit := range map[string]func(m *evidence.MutationResults){
+		"rows": func(m *evidence.MutationResults) {
+			m.Rows = slices.Repeat(m.Rows[:1], 4*evidence.MaxCases+1)
+		},
+		"others": func(m *evidence.MutationResults) {
+			m.Others = slices.Repeat([]evidence.MutationOthers{{Mutant: m.Rows[0].Mutant}}, evidence.MaxCases+1)
+		},
+	} {
+		m := w.Statement.Predicate.MutationEvidence.MutationResults
+		edit(&m)
+		if _, err := evidence.SealMutation(m, w.Mutation); err == nil || !strings.Contains(err.Error(), "mutationEvidence: ") {
+			t.Errorf("too many %s: %v", name, err)
+		}
 	}
 }
 

@@ -5,6 +5,8 @@ package evidence
 import (
 	"slices"
 	"time"
+
+	"github.com/hallmark-sandbox/hallmark/strictjson"
 )
 
 // times is step 14. The clock skew of the policy is granted for what lies in the future only:
@@ -35,9 +37,12 @@ func (x *examination) times() error {
 // history is step 15.
 func (x *examination) history() error {
 	p, policy := x.statement.Predicate, x.q.Policy
-	for _, dig := range policy.doc.DeniedDigests {
-		if x.names(dig) {
-			return deny(ReasonDenied, "%s", dig)
+	if len(policy.doc.DeniedDigests) > 0 {
+		named := x.named()
+		for _, dig := range policy.doc.DeniedDigests {
+			if slices.Contains(named, dig) {
+				return deny(ReasonDenied, "%s", dig)
+			}
 		}
 	}
 	if m := policy.minimum(p.Issuer.ID, p.Cohort.ID); p.Run.Sequence < m {
@@ -46,7 +51,10 @@ func (x *examination) history() error {
 	if x.q.Nonce != "" && p.Run.Nonce != x.q.Nonce {
 		return deny(ReasonNonce, "%q, want %q", p.Run.Nonce, x.q.Nonce)
 	}
-	if err := x.q.Memory.checkNonce(p.Cohort.ID, x.q.Nonce, Digest(x.payload)); err != nil {
+	if err := x.q.Memory.checkNonce(p.Cohort.ID, x.boundHost(), x.q.Nonce, Digest(x.payload)); err != nil {
+		return err
+	}
+	if err := x.q.Memory.checkFailures(p, Digest(x.payload)); err != nil {
 		return err
 	}
 	for _, s := range x.signers {
@@ -57,9 +65,9 @@ func (x *examination) history() error {
 	return nil
 }
 
-// names says whether a digest stands anywhere that matters: image, manifest, binary, suite,
-// cohort, runtime, engine, payload, evidence file.
-func (x *examination) names(digest string) bool {
+// named are the digests that stand anywhere that matters: image, manifest, binary, suite, cohort, runtime,
+// engine, payload, evidence file.
+func (x *examination) named() []string {
 	p := x.statement.Predicate
 	e := p.Cohort.Descriptor.Engine
 	all := []string{
@@ -73,9 +81,28 @@ func (x *examination) names(digest string) bool {
 		all = append(all, b.Digest)
 	}
 	for _, s := range x.signers {
-		all = append(all, x.b.files[s.file].digest())
+		all = append(all, x.b.files[s.file].digest(), x.twin(s))
 	}
-	return slices.Contains(all, digest)
+	return all
+}
+
+// twin is the digest of the one other evidence file that says the same under the same key, without that key:
+// whoever has an ECDSA signature (r, s) has (r, n-s) too. It is "" for Ed25519, which allows none.
+func (x *examination) twin(s signer) string {
+	var b SigstoreBundle
+	if s.key.Algorithm != ECDSAP256 || decodeCanonical(x.b.files[s.file].data, &b) != nil {
+		return ""
+	}
+	other, err := twinSignature(b.DSSEEnvelope.Signatures[0].Sig)
+	if err != nil {
+		return ""
+	}
+	b.DSSEEnvelope.Signatures[0].Sig = other
+	text, err := strictjson.Marshal(b)
+	if err != nil {
+		return ""
+	}
+	return Digest(text)
 }
 
 // threshold is step 16. Payload equality was checked with the envelopes. A key counts once

@@ -9,10 +9,12 @@ import (
 	"crypto/elliptic"
 	"crypto/sha256"
 	"crypto/x509"
+	"encoding/asn1"
 	"encoding/base64"
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"math/big"
 	"strconv"
 )
 
@@ -117,6 +119,16 @@ func (k PublicKey) Verify(message, sig []byte) bool {
 		return ecdsa.VerifyASN1(k.ec, h[:], sig)
 	}
 	return false
+}
+
+// twinSignature returns the ASN.1 form of (r, n-s) for that of an ECDSA P-256 signature (r, s), SEC 1 section 4.1.3.
+func twinSignature(sig []byte) ([]byte, error) {
+	var rs struct{ R, S *big.Int }
+	if rest, err := asn1.Unmarshal(sig, &rs); err != nil || len(rest) > 0 {
+		return nil, fmt.Errorf("signature: %w", ErrKey)
+	}
+	rs.S.Sub(elliptic.P256().Params().N, rs.S)
+	return asn1.Marshal(rs)
 }
 
 // Signer makes signatures; package evidence/signing has one for key files.

@@ -18,9 +18,20 @@ func lockFile(path string) (unlock func() error, err error) {
 	if err != nil {
 		return nil, err
 	}
+	return flock(f, unix.LOCK_EX|unix.LOCK_NB)
+}
+
+func lockDirectory(path string) (unlock func() error, err error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	return flock(f, unix.LOCK_EX)
+}
+
+func flock(f *os.File, how int) (unlock func() error, err error) {
 	for {
-		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if !errors.Is(err, unix.EINTR) {
+		if err = unix.Flock(int(f.Fd()), how); !errors.Is(err, unix.EINTR) {
 			break
 		}
 	}

@@ -33,16 +33,23 @@ type memoryFile struct {
 	PolicyRoots   []string            `json:"policyRoots,omitempty"` // SPKI digests of the policy's signers
 	PinsMade      Timestamp           `json:"pinsMade,omitempty"`    // of the newest pins that a worker has admitted
 	Seen          map[string]lastSeen `json:"seen"`                  // "<spki digest> <cohort> <image>"
-	// Nonces are payload digests of what answered first: "<cohort> <nonce>". There is one for each decision that
-	// asked with a nonce.
+	// Nonces are payload digests of what answered first: "<cohort> <nonce>", or "<cohort>@<host> <nonce>" where the
+	// policy binds hosts. There is one for each decision that asked with a nonce.
 	Nonces map[string]string `json:"nonces,omitempty"`
-	Logs   []string          `json:"logs,omitempty"` // names of the transparency logs that were followed; sorted
+	// Failures are the newest of each issuer, whichever of its keys signed it: "<cohort> <image> <issuer>".
+	Failures map[string]lastFailure `json:"failures,omitempty"`
+	Logs     []string               `json:"logs,omitempty"` // names of the transparency logs that were followed; sorted
 }
 
 type lastSeen struct {
 	Sequence int64  `json:"sequence"`
 	Payload  string `json:"payload"` // digest
 	RunID    string `json:"runId"`
+}
+
+type lastFailure struct {
+	FinishedAt Timestamp `json:"finishedAt"` // at the latest when it was seen
+	Payload    string    `json:"payload"`    // digest
 }
 
 // ErrMemory means that the rollback memory cannot be read, locked or kept. Nothing may be
@@ -176,10 +183,26 @@ func (m *Memory) checkRun(key, cohort string, images []string, run Run, payload 
 	return nil
 }
 
+// checkFailures refuses evidence that is not newer than a failure of its issuer: sequences are of one key, and
+// while a key follows another the old one must not answer for the new one.
+func (m *Memory) checkFailures(p Predicate, payload string) error {
+	for _, image := range workloads(p.Images) {
+		last, ok := m.doc.Failures[failureKey(p, image)]
+		if ok && last.Payload != payload && p.Run.FinishedAt <= last.FinishedAt { // written alike: texts compare as times
+			return deny(ReasonRollback, "finished at %s, a failure of %s was seen for %s", p.Run.FinishedAt, last.FinishedAt, image)
+		}
+	}
+	return nil
+}
+
+func failureKey(p Predicate, image string) string {
+	return p.Cohort.ID + " " + image + " " + p.Issuer.ID
+}
+
 // checkNonce refuses a second run that answers one nonce, whoever signed it: whoever asks twice wants to know of
 // two runs.
-func (m *Memory) checkNonce(cohort, nonce, payload string) error {
-	if before, ok := m.doc.Nonces[cohort+" "+nonce]; nonce != "" && ok && before != payload {
+func (m *Memory) checkNonce(cohort, host, nonce, payload string) error {
+	if before, ok := m.doc.Nonces[nonceKey(cohort, host, nonce)]; nonce != "" && ok && before != payload {
 		return deny(ReasonNonceReused, "%q was answered by %s", nonce, before)
 	}
 	return nil
@@ -194,9 +217,16 @@ func (m *Memory) SeeNonce(d Decision) {
 	if m.doc.Nonces == nil {
 		m.doc.Nonces = map[string]string{}
 	}
-	if key := d.Cohort + " " + d.nonce; m.doc.Nonces[key] == "" {
+	if key := nonceKey(d.Cohort, d.host, d.nonce); m.doc.Nonces[key] == "" {
 		m.doc.Nonces[key] = d.Payload
 	}
+}
+
+func nonceKey(cohort, host, nonce string) string {
+	if host != "" {
+		cohort += "@" + host
+	}
+	return cohort + " " + nonce
 }
 
 // FollowedLog says whether the log of this name was followed before; SeeLog remembers that it is.
@@ -217,12 +247,28 @@ func (m *Memory) See(d Decision) {
 		return
 	}
 	p := d.statement.Predicate
+	if d.Reason.Failure() {
+		m.seeFailure(p, d)
+	}
 	for _, key := range d.keys {
 		for _, image := range workloads(p.Images) {
 			k := seenKey(key, p.Cohort.ID, image)
 			if m.doc.Seen[k].Sequence <= p.Run.Sequence {
 				m.doc.Seen[k] = lastSeen{Sequence: p.Run.Sequence, Payload: d.Payload, RunID: p.Run.ID}
 			}
+		}
+	}
+}
+
+// seeFailure takes no producer's word for a time that is still to come: it would outweigh every later run.
+func (m *Memory) seeFailure(p Predicate, d Decision) {
+	at := min(p.Run.FinishedAt, At(d.now))
+	for _, image := range workloads(p.Images) {
+		if k := failureKey(p, image); m.doc.Failures[k].FinishedAt <= at {
+			if m.doc.Failures == nil {
+				m.doc.Failures = map[string]lastFailure{}
+			}
+			m.doc.Failures[k] = lastFailure{FinishedAt: at, Payload: d.Payload}
 		}
 	}
 }

@@ -3,6 +3,8 @@
 package evidence
 
 import (
+	"bytes"
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -18,7 +20,7 @@ type Pins struct {
 	Mode            string       `json:"mode"` // PinsProduction; a worker refuses everything else
 	CatalogueDigest string       `json:"catalogueDigest"`
 	PolicyVersion   int64        `json:"policyVersion"`
-	Cohorts         []CohortPins `json:"cohorts"` // one per measured cohort, sorted by its id
+	Cohorts         []CohortPins `json:"cohorts"` // one per measured cohort, or per host where those are bound; sorted by id, then host
 	// NotAfter is the earliest end of Cohorts: an image is released while every required cohort has
 	// live evidence, so the release ends on all of them when it ends on one.
 	NotAfter Timestamp `json:"notAfter"`
@@ -29,7 +31,8 @@ type Pins struct {
 type CohortPins struct {
 	Name          string      `json:"name"` // in the policy's fleet; "" without one
 	Cohort        string      `json:"cohort"`
-	Profiles      []string    `json:"profiles"` // that the evidence was judged by
+	Host          string      `json:"host,omitempty"` // where the policy binds hosts
+	Profiles      []string    `json:"profiles"`       // that the evidence was judged by
 	Images        []PinnedImg `json:"images"`
 	Binaries      []Binary    `json:"binaries"` // one per role, sorted by role
 	LaunchProfile string      `json:"launchProfile"`
@@ -123,12 +126,21 @@ func SealPins(policy *Policy, pins Pins, s Signer, now time.Time) ([]byte, error
 	if err := k.signsPins(pins, now, now); err != nil {
 		return nil, err
 	}
+	payload, err := policy.summary(pins, At(now))
+	if err != nil {
+		return nil, fmt.Errorf("pins: %w", err)
+	}
+	return SealEnvelope(InTotoType, payload, s)
+}
+
+// summary is the payload of a pins file: all of it follows from the pins, the policy and when they were made.
+func (p *Policy) summary(pins Pins, made Timestamp) ([]byte, error) {
 	st := vsaStatement{Type: StatementType, PredicateType: VSAPredicateType, Subject: pins.subjects()}
 	v := &st.Predicate
 	v.Verifier.ID = verifierID
-	v.TimeVerified = At(now)
-	v.ResourceURI = policy.resource(pins)
-	v.Policy = resourceDescriptor{URI: policyURI, Digest: DigestSet{SHA256: strings.TrimPrefix(policy.Digest(), digestPrefix)}}
+	v.TimeVerified = made
+	v.ResourceURI = p.resource(pins)
+	v.Policy = resourceDescriptor{URI: policyURI, Digest: DigestSet{SHA256: strings.TrimPrefix(p.digest, digestPrefix)}}
 	for _, e := range pins.evidence() {
 		v.InputAttestations = append(v.InputAttestations, resourceDescriptor{
 			URI: evidenceURI, Digest: DigestSet{SHA256: strings.TrimPrefix(e, digestPrefix)},
@@ -138,11 +150,7 @@ func SealPins(policy *Policy, pins Pins, s Signer, now time.Time) ([]byte, error
 	v.VerifiedLevels = pins.levels()
 	v.SLSAVersion = "1.1"
 	v.Pins = pins
-	payload, err := strictjson.Marshal(st)
-	if err != nil {
-		return nil, fmt.Errorf("pins: %w", err)
-	}
-	return SealEnvelope(InTotoType, payload, s)
+	return strictjson.Marshal(st)
 }
 
 // levels are the profiles that hold on every cohort: what a reader of the whole summary may rely on.
@@ -161,7 +169,7 @@ func (p Pins) levels() []string {
 }
 
 func (p *Policy) resource(pins Pins) string {
-	if len(p.doc.Fleet) == 0 && len(pins.Cohorts) == 1 {
+	if len(p.doc.Fleet) == 0 && len(pins.Cohorts) > 0 {
 		return resourceURI + pins.Cohorts[0].Cohort
 	}
 	return fleetURI + p.digest
@@ -234,17 +242,17 @@ func derivePins(policy *Policy, ds []Decision) (Pins, error) {
 	for _, d := range ds {
 		p := d.statement.Predicate
 		one := CohortPins{
-			Name: d.Place, Cohort: p.Cohort.ID, Profiles: d.profiles, Binaries: p.Binaries,
+			Name: d.Place, Cohort: p.Cohort.ID, Host: d.host, Profiles: d.profiles, Binaries: p.Binaries,
 			LaunchProfile: p.LaunchProfile.Digest, WorkerConfig: p.WorkerConfig.Digest, NotAfter: At(endOf(policy, d)),
 		}
-		at := slices.IndexFunc(pins.Cohorts, func(c CohortPins) bool { return c.Cohort == one.Cohort })
+		at := slices.IndexFunc(pins.Cohorts, func(c CohortPins) bool { return c.compare(one) == 0 })
 		if at < 0 {
 			at = len(pins.Cohorts)
 			pins.Cohorts = append(pins.Cohorts, one)
 		}
 		c := &pins.Cohorts[at]
 		if !slices.Equal(one.Binaries, c.Binaries) || one.LaunchProfile != c.LaunchProfile || one.WorkerConfig != c.WorkerConfig ||
-			len(policy.doc.Fleet) == 0 && len(pins.Cohorts) > 1 {
+			len(policy.doc.Fleet) == 0 && one.Cohort != pins.Cohorts[0].Cohort {
 			return Pins{}, deny(ReasonSplit, "evidence %s", d.Evidence[0])
 		}
 		for _, m := range p.Images {
@@ -270,9 +278,14 @@ func derivePins(policy *Policy, ds []Decision) (Pins, error) {
 		slices.Sort(c.Evidence)
 		c.Evidence = slices.Compact(c.Evidence)
 	}
-	slices.SortFunc(pins.Cohorts, func(a, b CohortPins) int { return strings.Compare(a.Cohort, b.Cohort) })
+	slices.SortFunc(pins.Cohorts, CohortPins.compare)
 	pins.NotAfter = At(end)
 	return pins, nil
+}
+
+// compare orders parts of a release by what they are for.
+func (c CohortPins) compare(o CohortPins) int {
+	return cmp.Or(strings.Compare(c.Cohort, o.Cohort), strings.Compare(c.Host, o.Host))
 }
 
 // VerifyPins checks a pins file against the policy: format, gate key, policy digest, mode, dates, and
@@ -304,12 +317,8 @@ func verifyPins(data []byte, policy *Policy, now time.Time) (Pins, Timestamp, er
 	}
 	v, pins := st.Predicate, st.Predicate.Pins
 	made, ok := v.TimeVerified.Time()
-	if st.Type != StatementType || st.PredicateType != VSAPredicateType || v.Verifier.ID != verifierID ||
-		v.VerificationResult != "PASSED" || !ok || v.ResourceURI != policy.resource(pins) {
-		return Pins{}, "", deny(ReasonPinsInvalid, "type, verifier, resource or result")
-	}
-	if !slices.EqualFunc(st.Subject, pins.subjects(), sameSubject) {
-		return Pins{}, "", deny(ReasonPinsInvalid, "subjects are not the pinned digests")
+	if st.Type != StatementType || st.PredicateType != VSAPredicateType || v.VerificationResult != "PASSED" || !ok {
+		return Pins{}, "", deny(ReasonPinsInvalid, "type, result or time")
 	}
 	if pins.Mode != PinsProduction {
 		return Pins{}, "", deny(ReasonPinsMode, "mode %q", pins.Mode)
@@ -323,12 +332,9 @@ func verifyPins(data []byte, policy *Policy, now time.Time) (Pins, Timestamp, er
 	if digestPrefix+v.Policy.Digest.SHA256 != policy.Digest() {
 		return Pins{}, "", deny(ReasonPinsPolicy, "made under sha256:%s, now %s", v.Policy.Digest.SHA256, policy.Digest())
 	}
-	var inputs []string
-	for _, in := range v.InputAttestations {
-		inputs = append(inputs, digestPrefix+in.Digest.SHA256)
-	}
-	if !slices.Equal(inputs, pins.evidence()) {
-		return Pins{}, "", deny(ReasonPinsInvalid, "input attestations are not the evidence of the cohorts")
+	// Other readers of the summary know nothing of its extension: what they rely on must say the same.
+	if again, err := policy.summary(pins, v.TimeVerified); err != nil || !bytes.Equal(again, payload) {
+		return Pins{}, "", deny(ReasonPinsInvalid, "the summary is not the one that the pins give")
 	}
 	return pins, v.TimeVerified, pins.whole(policy)
 }
@@ -336,7 +342,7 @@ func verifyPins(data []byte, policy *Policy, now time.Time) (Pins, Timestamp, er
 // whole checks that pins are a release by the policy's fleet, as far as that can be seen without the
 // evidence of other cohorts.
 func (p Pins) whole(policy *Policy) error {
-	if len(p.Cohorts) == 0 || len(policy.doc.Fleet) == 0 && len(p.Cohorts) > 1 || p.CatalogueDigest != policy.catalogue || p.PolicyVersion != policy.doc.Version {
+	if len(p.Cohorts) == 0 || len(policy.doc.Fleet) == 0 && p.Cohorts[0].Cohort != p.Cohorts[len(p.Cohorts)-1].Cohort || p.CatalogueDigest != policy.catalogue || p.PolicyVersion != policy.doc.Version {
 		return deny(ReasonPinsInvalid, "%d cohorts, catalogue %s, policy version %d", len(p.Cohorts), p.CatalogueDigest, p.PolicyVersion)
 	}
 	places := policy.doc.Fleet
@@ -345,7 +351,7 @@ func (p Pins) whole(policy *Policy) error {
 	}
 	for i, c := range p.Cohorts {
 		f := slices.IndexFunc(places, func(f FleetCohort) bool { return f.Name == c.Name })
-		if f < 0 || !slices.Equal(places[f].Profiles, c.Profiles) || i > 0 && p.Cohorts[i-1].Cohort >= c.Cohort {
+		if f < 0 || !slices.Equal(places[f].Profiles, c.Profiles) || i > 0 && p.Cohorts[i-1].compare(c) >= 0 || policy.doc.BindHosts != ValidDigest(c.Host) || !policy.doc.BindHosts && c.Host != "" {
 			return deny(ReasonPinsInvalid, "cohort %q %s, judged by %q", c.Name, c.Cohort, c.Profiles)
 		}
 		if _, ok := c.NotAfter.Time(); !ok || c.NotAfter < p.NotAfter {
@@ -372,9 +378,4 @@ func (p Pins) pinned(place, configDigest string) bool {
 	return slices.ContainsFunc(p.Cohorts, func(c CohortPins) bool {
 		return c.Name == place && slices.ContainsFunc(c.Images, func(m PinnedImg) bool { return m.Role == ImageWorkload && m.ConfigDigest == configDigest })
 	})
-}
-
-func sameSubject(a, b Subject) bool {
-	return a.Name == b.Name && a.Digest == b.Digest && len(a.Annotations) == len(b.Annotations) &&
-		a.Annotations["manifestDigest"] == b.Annotations["manifestDigest"]
 }

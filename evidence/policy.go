@@ -174,6 +174,7 @@ func (p *Policy) check() error {
 	for _, x := range d.DeniedDigests {
 		c.digest(x, "deniedDigests")
 	}
+	c.capabilities(d.RequiredCapabilities, "requiredCapabilities")
 	c.fleet(d)
 	c.log(d.Log)
 	c.want(len(d.Expression) <= MaxExpression && utf8.ValidString(d.Expression), "expression")
@@ -198,6 +199,13 @@ func (p *Policy) check() error {
 		p.keys[key.Hint()] = policyKey{PolicyKey: k, key: key}
 	}
 	return c.err
+}
+
+// capabilities refuses an empty demand, which a capability that is not there would meet.
+func (c *checker) capabilities(demanded map[string]string, where string) {
+	for name, value := range demanded {
+		c.want(name != "" && value != "", where)
+	}
 }
 
 func evidenceRole(r string) bool { return r == RoleCI || r == RoleRelease || r == RoleImplementer }

@@ -11,6 +11,7 @@ const (
 	ReasonFileSize  Reason = "file-size"
 	ReasonFileExtra Reason = "file-extra"
 	ReasonFileGone  Reason = "file-missing"
+	ReasonArchive   Reason = "archive"
 
 	ReasonBundleJSON      Reason = "bundle-json"
 	ReasonBundleCanonical Reason = "bundle-not-canonical"
@@ -181,6 +182,8 @@ func Reasons() []ReasonInfo {
 		{ReasonFileExtra, 1, "the bundle holds a file that nothing in it names",
 			"take away what is not of the bundle"},
 		{ReasonFileGone, 1, "a file of the bundle is missing", remedyWhole},
+		{ReasonArchive, 1, "the file is not, byte for byte, the archive of a bundle",
+			"let `hallmark evidence pack` write the archive again, or give the bundle as a directory"},
 
 		{ReasonBundleJSON, 2, "the bundle file is not strict JSON of its schema", remedyWhole},
 		{ReasonBundleCanonical, 2, "the bundle file is not the canonical encoding of its contents", remedyWhole},
@@ -297,7 +300,7 @@ func Reasons() []ReasonInfo {
 			"replace what has that digest: it was denied on purpose, see `hallmark trust show --json`"},
 		{ReasonMinSequence, 15, "the sequence is below the policy's minimum",
 			"run the suite again with the key's own memory of its sequence beside it"},
-		{ReasonRollback, 15, "newer evidence of this key about this image was seen before",
+		{ReasonRollback, 15, "newer evidence of this key, or a newer failure of its issuer, about this image was seen before",
 			"give the newest evidence; if that is a failure, mend it and run the suite again"},
 		{ReasonFork, 15, "other evidence with this sequence was seen before",
 			"make a new key: two runs had one sequence, so the key's memory was lost or copied"},

@@ -15,6 +15,9 @@ const (
 	MaxArtifacts = 4096
 	MaxBlob      = 256 << 20 // bytes of one artifact
 	maxText      = 4096      // bytes of a free text
+
+	maxMutants      = MaxCases     // of mutation evidence
+	maxMutationRows = 4 * MaxCases // so that what is looked up in them is a bounded number of steps
 )
 
 // CheckSchema is the gate's step 8: every member has a value that its doc allows. It does not
@@ -176,7 +179,18 @@ func (c *checker) mutation(m MutationResults) {
 	c.digest(m.CatalogueDigest, "mutationEvidence.catalogueDigest")
 	c.digest(m.PatchesDigest, "mutationEvidence.patchesDigest")
 	c.digest(m.CohortID, "mutationEvidence.cohortId")
+	if len(m.Rows) > maxMutationRows || len(m.Others) > maxMutants {
+		c.fail(ReasonSchema, "mutationEvidence: %d rows, %d others", len(m.Rows), len(m.Others))
+		return
+	}
 	c.want(slices.IsSortedFunc(m.Rows, compareMutation), "mutationEvidence.rows: order")
+	for _, r := range m.Rows {
+		c.text(r.Mutant, "mutationEvidence.rows.mutant")
+		c.want(caseIDPattern.MatchString(r.Case), "mutationEvidence.rows.case")
+		for _, reason := range []string{r.Expected, r.Observed} { // what they must be, step 12 says
+			c.want(len(reason) <= maxText && !strings.ContainsFunc(reason, isControl), "mutationEvidence.rows: reason")
+		}
+	}
 	for i, o := range m.Others {
 		c.want(i == 0 || m.Others[i-1].Mutant < o.Mutant, "mutationEvidence.others: order")
 		c.want(slices.ContainsFunc(m.Rows, func(r MutationRow) bool { return r.Mutant == o.Mutant }), "mutationEvidence.others: a mutant without a row")

@@ -47,3 +47,7 @@ func advance(path string) (int64, error) {
 // LockFile takes an exclusive lock on the file at path, which it makes, and does not wait: another
 // holder is an error.
 func LockFile(path string) (unlock func() error, err error) { return lockFile(path) }
+
+// LockDirectory takes an exclusive lock on a directory, which leaves no file behind, and waits for it. Hold it
+// for reading and writing only: whoever else wants it waits too.
+func LockDirectory(path string) (unlock func() error, err error) { return lockDirectory(path) }

@@ -4,7 +4,6 @@ go 1.26.0
 
 require (
 	github.com/distribution/distribution/v3 v3.1.2
-	github.com/google/go-containerregistry v0.22.1
 	github.com/hallmark-sandbox/hallmark v0.0.0
 	github.com/sigstore/sigstore v1.10.11
 	github.com/sigstore/sigstore-go v1.3.0
@@ -57,6 +56,7 @@ require (
 	github.com/go-openapi/validate v0.26.1 // indirect
 	github.com/go-viper/mapstructure/v2 v2.5.0 // indirect
 	github.com/google/certificate-transparency-go v1.3.3 // indirect
+	github.com/google/go-containerregistry v0.22.1 // indirect
 	github.com/google/uuid v1.6.0 // indirect
 	github.com/gorilla/handlers v1.5.2 // indirect
 	github.com/gorilla/mux v1.8.1 // indirect

@@ -73,7 +73,14 @@ func TestPublishedRows(t *testing.T) {
 	digest, keys := asked(t, dir, rows[0])
 	accepted := map[evidence.Reason][]string{}
 	refused, admitted := 0, 0
+	archives := 0
 	for _, r := range rows {
+		if !generic(r) {
+			if r.Reason != "" {
+				archives++
+			}
+			continue
+		}
 		err := AcceptsDir(filepath.Join(dir, r.Row, "bundle"), rowKeys(t, dir, r, keys), digest)
 		switch {
 		case r.Reason == "" && err != nil:
@@ -95,7 +102,8 @@ func TestPublishedRows(t *testing.T) {
 	for _, names := range accepted {
 		n += len(names)
 	}
-	fmt.Fprintf(&text, "\nOf %d rows that the gate denies, sigstore-go accepts %d and refuses %d.\n\n", n+refused, n, refused)
+	fmt.Fprintf(&text, "\nOf %d rows that the gate denies, sigstore-go accepts %d and refuses %d. It is not asked about %d more, which are\n"+
+		"archives of a whole bundle: no generic verifier reads those.\n\n", n+refused, n, refused, archives)
 	text.WriteString("| The gate's reason | Rows that sigstore-go accepts |\n|---|---|\n")
 	codes := slices.SortedFunc(maps.Keys(accepted), func(a, b evidence.Reason) int {
 		if d := a.Step() - b.Step(); d != 0 {

@@ -6,12 +6,7 @@ import (
 	"bufio"
 	"context"
 	"crypto/rand"
-	"fmt"
-	"log"
-	"net"
 	"net/http"
-	"os"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -19,94 +14,31 @@ import (
 	"github.com/distribution/distribution/v3/configuration"
 	"github.com/distribution/distribution/v3/registry/handlers"
 	_ "github.com/distribution/distribution/v3/registry/storage/driver/inmemory"
-	"github.com/google/go-containerregistry/pkg/name"
-	"github.com/google/go-containerregistry/pkg/v1/random"
-	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/sirupsen/logrus"
 
 	"github.com/hallmark-sandbox/hallmark/evidence"
-	"github.com/hallmark-sandbox/hallmark/evidence/evidencetest"
 	"github.com/hallmark-sandbox/hallmark/evidence/registry"
+	"github.com/hallmark-sandbox/hallmark/evidence/registry/registrytest"
 )
 
-// serve in the environment makes this program the registry of the distribution project.
-const serve = "HALLMARK_TEST_REGISTRY"
-
+// TestMain makes this program the registry of the distribution project when it is asked to be one.
 func TestMain(m *testing.M) {
-	if os.Getenv(serve) != "" {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			log.Fatal(err)
-		}
+	registrytest.Main(m, func(string) http.Handler {
 		logrus.SetLevel(logrus.FatalLevel)
 		c := &configuration.Configuration{Storage: configuration.Storage{"inmemory": configuration.Parameters{}}}
 		c.HTTP.Secret = rand.Text()
-		app := handlers.NewApp(context.Background(), c)
-		fmt.Println(l.Addr())
-		log.Fatal((&http.Server{Handler: app, ReadHeaderTimeout: time.Minute}).Serve(l))
-	}
-	os.Exit(m.Run())
-}
-
-func start(t *testing.T) string {
-	t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), serve+"=1")
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := cmd.Process.Kill(); err != nil {
-			t.Error(err)
-		}
-		cmd.Wait() // killed
+		return handlers.NewApp(context.Background(), c)
 	})
-	address, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil {
-		t.Fatal(err)
-	}
-	return strings.TrimSpace(address)
 }
 
 // The registry that most others are made of has no referrers API: evidence is found by the fallback
 // tag, and what was pushed comes back and is admitted.
 func TestDistributionRegistry(t *testing.T) {
-	address := start(t)
-	w, err := evidencetest.New(time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
-	image, err := random.Image(64, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	digest, err := image.Digest()
-	if err != nil {
-		t.Fatal(err)
-	}
-	at, err := name.NewDigest(address+"/app@"+digest.String(), name.Insecure)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := remote.Write(at, image); err != nil {
-		t.Fatal(err)
-	}
-	w.Statement.Predicate.Images[0].ManifestDigest = digest.String()
-	b, err := w.Bundle()
-	if err != nil {
-		t.Fatal(err)
-	}
+	address := registrytest.Start(t, "distribution")
+	w, b, at := registrytest.World(t, address)
 	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 	defer stop()
-	c := registry.Config{PlainHTTP: true, Client: http.DefaultClient}
+	c := registrytest.Plain
 	if _, err := registry.Push(ctx, c, b, address+"/evidence:v1"); err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +46,7 @@ func TestDistributionRegistry(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := registry.Attach(ctx, c, b, at.String()); err != nil {
+	if _, err := registry.Attach(ctx, c, b, at); err != nil {
 		t.Fatal(err)
 	}
 	// A second run of the same image comes beside the first.
@@ -123,10 +55,10 @@ func TestDistributionRegistry(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := registry.Attach(ctx, c, second, at.String()); err != nil {
+	if _, err := registry.Attach(ctx, c, second, at); err != nil {
 		t.Fatal(err)
 	}
-	found, err := registry.PullImage(ctx, c, at.String())
+	found, err := registry.PullImage(ctx, c, at)
 	if err != nil || len(found) != 2 {
 		t.Fatalf("%d bundles, %v", len(found), err)
 	}
@@ -140,7 +72,7 @@ func TestDistributionRegistry(t *testing.T) {
 			t.Errorf("denied: %s", d.Detail)
 		}
 	}
-	if n := len(strings.Split(tag(t, address, digest.String()), `"digest"`)) - 1; n != 4 {
+	if n := len(strings.Split(tag(t, address, strings.TrimPrefix(at, address+"/app@")), `"digest"`)) - 1; n != 4 {
 		t.Errorf("the fallback tag lists %d manifests", n)
 	}
 }

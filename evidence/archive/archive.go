@@ -27,9 +27,6 @@ import (
 // MediaType names the format.
 const MediaType = "application/vnd.hallmark.evidence.v1+tar"
 
-// ErrArchive means that the bytes are not the archive of any bundle.
-var ErrArchive = errors.New("not a canonical archive of a bundle")
-
 const block = 512 // bytes
 
 // Write writes the archive of b.
@@ -54,8 +51,13 @@ func header(name string, size int64) *tar.Header {
 	return &tar.Header{Typeflag: tar.TypeReg, Name: name, Size: size, Mode: 0o644, Format: tar.FormatUSTAR}
 }
 
-// Read reads an archive to the end of r, within the bounds of a bundle. Errors are [ErrArchive], a
-// *evidence.Denied of step 1, or of the reading.
+// refuse is a *evidence.Denied of bytes that are not the archive of any bundle.
+func refuse(format string, args ...any) error {
+	return &evidence.Denied{Reason: evidence.ReasonArchive, Detail: fmt.Sprintf(format, args...)}
+}
+
+// Read reads an archive to the end of r, within the bounds of a bundle. Errors are *evidence.Denied of
+// step 1, or of the reading.
 func Read(r io.Reader) (*evidence.Bundle, error) {
 	files := map[string][]byte{}
 	last, total := "", int64(0)
@@ -68,7 +70,7 @@ func Read(r io.Reader) (*evidence.Bundle, error) {
 			break
 		}
 		if name <= last {
-			return nil, fmt.Errorf("%w: %q after %q", ErrArchive, name, last)
+			return nil, refuse("%q after %q", name, last)
 		}
 		limit, err := evidence.FileLimit(name)
 		if err != nil {
@@ -87,7 +89,7 @@ func Read(r io.Reader) (*evidence.Bundle, error) {
 		if err != nil && n == 0 {
 			return nil, fmt.Errorf("read archive: %w", err)
 		}
-		return nil, fmt.Errorf("%w: data after the end", ErrArchive)
+		return nil, refuse("data after the end")
 	}
 	if _, ok := files[evidence.EvidenceFile]; !ok {
 		return nil, &evidence.Denied{Reason: evidence.ReasonFileGone, Detail: evidence.EvidenceFile}
@@ -107,21 +109,21 @@ func next(r io.Reader) (string, int64, error) {
 			return "", 0, err
 		}
 		if b != ([block]byte{}) {
-			return "", 0, fmt.Errorf("%w: one zero block", ErrArchive)
+			return "", 0, refuse("one zero block")
 		}
 		return "", 0, nil
 	}
 	// One block, so that no extension header is followed to another.
 	h, err := tar.NewReader(bytes.NewReader(b[:])).Next()
 	if err != nil {
-		return "", 0, fmt.Errorf("%w: header: %w", ErrArchive, err)
+		return "", 0, refuse("header: %v", err)
 	}
 	var again bytes.Buffer
 	if err := tar.NewWriter(&again).WriteHeader(header(h.Name, h.Size)); err != nil || !bytes.Equal(again.Bytes(), b[:]) {
-		return "", 0, fmt.Errorf("%w: header of %q", ErrArchive, h.Name)
+		return "", 0, refuse("header of %q", h.Name)
 	}
 	if strings.Contains(h.Name, "\x00") || h.Size < 0 {
-		return "", 0, fmt.Errorf("%w: header of %q", ErrArchive, h.Name)
+		return "", 0, refuse("header of %q", h.Name)
 	}
 	return h.Name, h.Size, nil
 }
@@ -139,7 +141,7 @@ func body(r io.Reader, size int64) ([]byte, error) {
 		return nil, err
 	}
 	if len(bytes.Trim(padding, "\x00")) != 0 {
-		return nil, fmt.Errorf("%w: padding", ErrArchive)
+		return nil, refuse("padding")
 	}
 	return data.Bytes(), nil
 }
@@ -155,7 +157,7 @@ func cut(err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return fmt.Errorf("%w: cut short", ErrArchive)
+		return refuse("cut short")
 	}
 	return fmt.Errorf("read archive: %w", err)
 }

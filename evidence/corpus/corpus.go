@@ -53,7 +53,7 @@ func table() []row {
 			{"two-signers", "Base", "", func(d *draft) { d.twoSigners(2) }},
 			{"ecdsa-signer", "Base", "", func(d *draft) { d.signer = d.ring.ecdsa; d.trustKey(d.ring.ecdsa, d.st.Predicate.Issuer.ID) }},
 		},
-		envelopeRows(), jsonRows(), identityRows(), cohortRows(), hostRows(), timeRows(), resultRows(), claimRows(), waiverRows(), runRows(), artifactRows(), policyRows(), fleetRows(), logRows(), expressionRows(),
+		envelopeRows(), jsonRows(), identityRows(), cohortRows(), hostRows(), timeRows(), resultRows(), claimRows(), waiverRows(), runRows(), artifactRows(), archiveRows(), policyRows(), fleetRows(), logRows(), expressionRows(),
 	)
 }
 
@@ -150,7 +150,7 @@ func (d *draft) mutationEvidence() error {
 		return nil
 	}
 	m := evidence.MutationEvidence{MutationResults: evidence.MutationResults{
-		SuiteDigest: p.Suite.BinaryDigest, CatalogueDigest: p.Suite.CatalogueDigest, CohortID: p.Cohort.ID,
+		SuiteDigest: p.Suite.BinaryDigest, CatalogueDigest: p.Suite.CatalogueDigest, PatchesDigest: otherDigest("patches"), CohortID: p.Cohort.ID,
 	}}
 	for i, c := range p.Cases {
 		m.Rows = append(m.Rows, evidence.MutationRow{Mutant: fmt.Sprintf("m%03d", i), Case: c.ID, Expected: "escaped", Observed: "escaped"})

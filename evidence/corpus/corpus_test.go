@@ -5,6 +5,7 @@ package corpus_test
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -19,6 +20,11 @@ func generate(t *testing.T) (*evidencetest.World, string, []corpus.Expect) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return generateOf(t, w)
+}
+
+func generateOf(t *testing.T, w *evidencetest.World) (*evidencetest.World, string, []corpus.Expect) {
+	t.Helper()
 	dir := t.TempDir()
 	b, err := w.Bundle()
 	if err != nil {
@@ -46,10 +52,7 @@ func generate(t *testing.T) (*evidencetest.World, string, []corpus.Expect) {
 
 func TestEveryRowIsJudgedAsExpected(t *testing.T) {
 	w, out, rows := generate(t)
-	got, err := corpus.Selftest(out, w.Catalogue, w.Now)
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := judged(t, w, out)
 	if len(got) != len(rows) || len(got) < 100 {
 		t.Fatalf("%d rows written, %d judged", len(rows), len(got))
 	}
@@ -61,7 +64,7 @@ func TestEveryRowIsJudgedAsExpected(t *testing.T) {
 			t.Errorf("%s: %q, want %q (%s)", r.Row, r.Got, r.Reason, r.Detail)
 		}
 	}
-	for _, g := range []string{"Base", "Envelope", "JSON", "Identity", "Cohort", "Host", "Time", "Results", "Artifacts", "Policy", "Fleet", "Log", "Expression"} {
+	for _, g := range []string{"Base", "Envelope", "JSON", "Identity", "Cohort", "Host", "Time", "Results", "Artifacts", "Archive", "Policy", "Fleet", "Log", "Expression"} {
 		if groups[g] == 0 {
 			t.Errorf("no row of group %s", g)
 		}
@@ -77,6 +80,38 @@ func TestEveryRowIsJudgedAsExpected(t *testing.T) {
 		}
 	}
 	t.Logf("%d rows, %d codes: %v", len(got), len(codes)-1, groups)
+}
+
+// A policy may only record mutation evidence, and a bundle may have none: its corpus has every row all the same.
+func TestBundleWithoutMutationEvidence(t *testing.T) {
+	w, err := evidencetest.New(time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if w, err = w.Another(func(p *evidence.Predicate) { p.MutationEvidence = nil }); err != nil {
+		t.Fatal(err)
+	}
+	w.Blobs = slices.DeleteFunc(w.Blobs, func(b evidence.Blob) bool { return b.Role == evidence.ArtifactMutation })
+	w.Policy.MutationEvidence = evidence.MutationRecorded
+	_, out, rows := generateOf(t, w)
+	_, _, all := generate(t)
+	if len(rows) != len(all) {
+		t.Errorf("%d rows, want %d", len(rows), len(all))
+	}
+	for _, r := range judged(t, w, out) {
+		if !r.Agrees() {
+			t.Errorf("%s: %q, want %q (%s)", r.Row, r.Got, r.Reason, r.Detail)
+		}
+	}
+}
+
+func judged(t *testing.T, w *evidencetest.World, out string) []corpus.Result {
+	t.Helper()
+	got, err := corpus.Selftest(out, w.Catalogue, w.Now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
 }
 
 func TestSelftestNeedsAnAdmittedRow(t *testing.T) {

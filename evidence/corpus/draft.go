@@ -42,6 +42,7 @@ type draft struct {
 	alsoGive  func(*draft)                // a second bundle directory
 	args      []string
 	noTrust   bool
+	archive   func(*evidence.Bundle) ([]byte, error) // the bundle as one file, instead of a directory
 
 	// ledger makes a log of the evidence files in the row's folder.
 	ledger func(dir string, files map[string][]byte) error
@@ -259,16 +260,20 @@ func (d *draft) write(dir string, base *draft) ([]string, error) {
 	if d.noTrust {
 		trust = nil
 	}
-	bundle := filepath.Join(dir, "bundle")
 	pool := filepath.Join(filepath.Dir(dir), "000-unmodified", "bundle")
+	bundle := filepath.Join(dir, "bundle")
+	writeBundle := func(to string, files map[string][]byte) error { return writeFiles(to, files, pool) }
+	if d.archive != nil {
+		bundle, writeBundle = bundle+".tar", d.writeArchive
+	}
 	steps := []func() error{
-		func() error { return writeFiles(bundle, files, pool) },
+		func() error { return writeBundle(bundle, files) },
 		func() error { return os.WriteFile(filepath.Join(dir, "root.pub"), d.rootsPEM(), 0o644) },
 		func() error { return os.WriteFile(filepath.Join(dir, "gate.key"), gateKey, 0o600) },
 		func() error { return os.WriteFile(filepath.Join(dir, "trust.json"), trust, 0o644) },
 		func() error { return d.history(filepath.Join(dir, "state"), base) },
 	}
-	args := []string{"--root", "root.pub", "--trust", "trust.json", "--key", "gate.key", "--state", "state", "--out", "pins.json", "--bundle", "bundle"}
+	args := []string{"--root", "root.pub", "--trust", "trust.json", "--key", "gate.key", "--state", "state", "--out", "pins.json", "--bundle", filepath.Base(bundle)}
 	if d.alsoGive != nil {
 		second, err := base.copy()
 		if err != nil {

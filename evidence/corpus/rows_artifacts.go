@@ -4,8 +4,12 @@ package corpus
 
 import (
 	"bytes"
+	"crypto/elliptic"
+	"encoding/asn1"
+	"encoding/base64"
 	"fmt"
 	"maps"
+	"math/big"
 	"os"
 	"path/filepath"
 	"slices"
@@ -115,6 +119,8 @@ func artifactRows() []row {
 		{"report-case-failed", g, evidence.ReasonReport, rawBlob(evidence.ArtifactGinkgo, replaceOne(`"passed"`, `"failed"`))},
 		{"report-case-skipped", g, evidence.ReasonReport, rawBlob(evidence.ArtifactGinkgo, replaceOne(`"passed"`, `"skipped"`))},
 		{"report-case-panicked", g, evidence.ReasonReport, rawBlob(evidence.ArtifactGinkgo, replaceOne(`"passed"`, `"panicked"`))},
+		{"report-case-pending", g, evidence.ReasonReport, rawBlob(evidence.ArtifactGinkgo, replaceOne(`"passed"`, `"pending"`))},
+		{"report-case-interrupted", g, evidence.ReasonReport, rawBlob(evidence.ArtifactGinkgo, replaceOne(`"passed"`, `"interrupted"`))},
 		{"report-not-json", g, evidence.ReasonReport, rawBlob(evidence.ArtifactGinkgo, func([]byte) []byte { return []byte("[") })},
 		{"report-empty", g, evidence.ReasonReport, rawBlob(evidence.ArtifactGinkgo, func([]byte) []byte { return []byte("[]") })},
 		{"report-other-seed", g, evidence.ReasonReport, ginkgo(func(r *evidence.Ginkgo) { r.Seed++ })},
@@ -143,6 +149,21 @@ func relink(name string, f func() error) error {
 		return err
 	}
 	return f()
+}
+
+// otherSignature is the base64 form of (r, n-s) for that of (r, s) of P-256.
+func otherSignature(text string) (string, error) {
+	sig, err := base64.StdEncoding.DecodeString(text)
+	if err != nil {
+		return "", err
+	}
+	var rs struct{ R, S *big.Int }
+	if _, err := asn1.Unmarshal(sig, &rs); err != nil {
+		return "", err
+	}
+	rs.S.Sub(elliptic.P256().Params().N, rs.S)
+	sig, err = asn1.Marshal(rs)
+	return base64.StdEncoding.EncodeToString(sig), err
 }
 
 func policyRows() []row {
@@ -213,6 +234,19 @@ func policyRows() []row {
 		{"policy-clock-skew-day", g, evidence.ReasonPolicyInvalid, edit(func(p *evidence.TrustPolicy) { p.ClockSkewSeconds = 86400 })},
 		{"policy-denies-image", g, evidence.ReasonDenied, func(d *draft) { d.policy.DeniedDigests = []string{d.st.Predicate.Images[0].ManifestDigest} }},
 		{"policy-denies-binary", g, evidence.ReasonDenied, func(d *draft) { d.policy.DeniedDigests = []string{d.st.Predicate.Binaries[0].Digest} }},
+		{"policy-denies-evidence-that-was-signed-another-way", g, evidence.ReasonDenied, func(d *draft) {
+			// (r, n-s) is a signature where (r, s) is, and nobody needs the key to make it.
+			d.signer = d.ring.ecdsa
+			d.trustKey(d.ring.ecdsa, d.st.Predicate.Issuer.ID)
+			d.files = func(files map[string][]byte) {
+				d.policy.DeniedDigests = []string{evidence.Digest(files[evidence.EvidenceFile])}
+				files[evidence.EvidenceFile] = rewriteString("sig", func(s string) string {
+					other, err := otherSignature(s)
+					d.errs = append(d.errs, err)
+					return other
+				})(files[evidence.EvidenceFile])
+			}
+		}},
 		{"policy-minimum-sequence", g, evidence.ReasonMinSequence, func(d *draft) {
 			p := d.st.Predicate
 			d.policy.MinimumSequences = []evidence.MinimumSequence{{Issuer: p.Issuer.ID, Cohort: "*", Sequence: p.Run.Sequence + 1}}

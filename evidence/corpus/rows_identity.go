@@ -111,6 +111,7 @@ func cohortRows() []row {
 		}},
 		{"cohort-asked-for-another", g, evidence.ReasonCohortOther, func(d *draft) { d.args = []string{"--cohort", otherDigest("cohort")} }},
 		{"capability-missing", g, evidence.ReasonCapability, func(d *draft) { d.policy.RequiredCapabilities = map[string]string{"no.such": "yes"} }},
+		{"capability-demanded-empty", g, evidence.ReasonPolicyInvalid, func(d *draft) { d.policy.RequiredCapabilities = map[string]string{"no.such": ""} }},
 		{"launch-profile-document", g, evidence.ReasonLaunchProfile, pred(func(p *evidence.Predicate) { p.LaunchProfile.Document += " " })},
 		{"run-id-reused", g, evidence.ReasonRunReused, func(d *draft) {
 			d.st.Predicate.Run.Sequence += 10
@@ -212,6 +213,18 @@ func timeRows() []row {
 				features(func(p *evidence.Predicate, i int) { p.Run.Arming.Features[i].Observed = evidence.FeatureAbsent })(e)
 				e.st.Predicate.Cases[0].Status, e.st.Predicate.Cases[0].Reason = evidence.StatusFail, "escaped"
 				e.newRun(next)
+			}}
+		}},
+		{"older-pass-of-another-key-after-newer-failure", g, evidence.ReasonRollback, func(d *draft) {
+			// Both keys are the issuer's, as while one follows the other. Their sequences say nothing of each other.
+			d.trustKey(d.ring.second, d.st.Predicate.Issuer.ID)
+			d.before = []func(*draft){func(e *draft) {
+				e.trustKey(e.ring.second, e.st.Predicate.Issuer.ID)
+				e.signer = e.ring.second
+				e.st.Predicate.Cases[0].Status, e.st.Predicate.Cases[0].Reason = evidence.StatusFail, "escaped"
+				finished, _ := e.st.Predicate.Run.FinishedAt.Time()
+				e.st.Predicate.Run.FinishedAt = evidence.At(finished.Add(time.Second))
+				e.newRun(1)
 			}}
 		}},
 		{"same-sequence-other-digest", g, evidence.ReasonFork, func(d *draft) {

@@ -45,11 +45,27 @@ func resultRows() []row {
 			d.st.Predicate.Cases, d.st.Predicate.Run.Arming.PlannedCases = nil, nil
 			d.reseal()
 		}},
+		{"setup-failed-with-no-case", g, evidence.ReasonCaseMissing, func(d *draft) {
+			p := &d.st.Predicate
+			p.Cases, p.Run.Arming.PlannedCases = nil, nil
+			p.Suite.Ginkgo.Succeeded, p.Suite.Ginkgo.SpecialFailures = false, []string{"SynchronizedBeforeSuite failed"}
+			d.reseal()
+		}},
 		{"case-duplicate", g, evidence.ReasonCaseDuplicate, pred(func(p *evidence.Predicate) { p.Cases = slices.Insert(p.Cases, 0, p.Cases[0]) })},
 		{"case-id-case", g, evidence.ReasonSchema, pred(func(p *evidence.Predicate) { p.Cases[0].ID = strings.ToLower(p.Cases[0].ID) })},
 		{"case-id-space", g, evidence.ReasonSchema, pred(func(p *evidence.Predicate) { p.Cases[0].ID += " " })},
 		{"case-order", g, evidence.ReasonSchema, pred(func(p *evidence.Predicate) { slices.Reverse(p.Cases) })},
-		{"case-older-revision", g, evidence.ReasonCaseRevision, firstRow(func(r *evidence.CaseRow) { r.Revision++ })},
+		{"case-older-revision", g, evidence.ReasonCaseRevision, func(d *draft) {
+			cases := d.st.Predicate.Cases
+			i := slices.IndexFunc(cases, func(r evidence.CaseRow) bool { return r.Revision > 1 })
+			if i < 0 {
+				d.errs = append(d.errs, fmt.Errorf("each case of the bundle is in its first revision: there is no older one to claim"))
+				return
+			}
+			cases[i].Revision--
+			d.reseal()
+		}},
+		{"case-newer-revision", g, evidence.ReasonCaseRevision, firstRow(func(r *evidence.CaseRow) { r.Revision++ })},
 		{"case-unknown-extra", g, evidence.ReasonCaseUnknown, func(d *draft) {
 			extra := d.st.Predicate.Cases[len(d.st.Predicate.Cases)-1]
 			extra.ID = "ZZZ-99"
@@ -148,6 +164,17 @@ func mutants(f func(*evidence.MutationResults)) func(*draft) {
 	}
 }
 
+// mutationBy lets another key sign the mutation results.
+func (d *draft) mutationBy(k key) {
+	m := d.st.Predicate.MutationEvidence
+	file, err := evidence.SealMutation(m.MutationResults, k)
+	if err != nil {
+		d.errs = append(d.errs, err)
+	}
+	m.Digest = evidence.Digest(file)
+	d.setBlob(evidence.ArtifactMutation, file)
+}
+
 func runRows() []row {
 	const g = "Results"
 	return []row{
@@ -213,14 +240,14 @@ func runRows() []row {
 		{"mutation-others-mutant-unknown", g, evidence.ReasonSchema, others(func(_ *evidence.MutationResults, o *evidence.MutationOthers) { o.Mutant = "zz" })},
 		{"mutation-others-unsigned", g, evidence.ReasonMutation, others(func(*evidence.MutationResults, *evidence.MutationOthers) {})},
 		{"mutation-unsigned-copy", g, evidence.ReasonMutation, pred(func(p *evidence.Predicate) { p.MutationEvidence.Digest = otherDigest("mutation") })},
-		{"mutation-signed-by-stranger", g, evidence.ReasonMutation, func(d *draft) {
-			m := d.st.Predicate.MutationEvidence
-			file, err := evidence.SealMutation(m.MutationResults, d.ring.stranger)
-			if err != nil {
-				d.errs = append(d.errs, err)
-			}
-			m.Digest = evidence.Digest(file)
-			d.setBlob(evidence.ArtifactMutation, file)
+		{"mutation-signed-by-stranger", g, evidence.ReasonMutation, func(d *draft) { d.mutationBy(d.ring.stranger) }},
+		{"mutation-signed-by-a-role-without-threshold", g, evidence.ReasonMutation, func(d *draft) {
+			d.policyKey(d.ring.implementer, evidence.RoleImplementer, "implementer")
+			delete(d.policy.Thresholds, evidence.RoleImplementer)
+			d.mutationBy(d.ring.implementer)
 		}},
+		{"mutation-signed-by-the-gate", g, evidence.ReasonMutation, func(d *draft) { d.mutationBy(d.ring.gate) }},
+		{"mutation-row-of-no-case", g, evidence.ReasonSchema, pred(func(p *evidence.Predicate) { p.MutationEvidence.Rows[0].Case = "FS-02\x1b[2J" })},
+		{"mutation-row-of-no-mutant", g, evidence.ReasonSchema, pred(func(p *evidence.Predicate) { p.MutationEvidence.Rows[0].Mutant = "" })},
 	}
 }

@@ -69,16 +69,23 @@ func expressionOf(policy *evidence.Policy) (*Expression, error) {
 	return e, nil
 }
 
-// Decide is [evidence.DecideDir] with the policy's log and its expression: every step about one bundle. ledger
-// is nil for a policy that demands no log.
-func Decide(q evidence.Question, dir string, ledger *Ledger) (evidence.Decision, error) {
+// Decide is [evidence.Decide] with the policy's log and its expression: every step about the bundle at path,
+// see [ReadBundle], which is read once. ledger is nil for a policy that demands no log.
+func Decide(q evidence.Question, path string, ledger *Ledger) (evidence.Decision, error) {
 	e, err := expressionOf(q.Policy)
 	if err != nil {
 		return evidence.Decision{}, err
 	}
-	d, err := evidence.DecideDir(q, dir)
-	if err == nil && q.Policy.Document().Log != nil {
-		err = ledger.apply(&d, dir)
+	b, err := ReadBundle(path, q.Depth)
+	if evidence.ReasonOf(err) != "" {
+		return evidence.DenyUnread(q, err), nil
+	}
+	if err != nil {
+		return evidence.Decision{}, err
+	}
+	d := evidence.Decide(q, b)
+	if q.Policy.Document().Log != nil {
+		err = ledger.apply(&d, b, path)
 	}
 	if err == nil && e != nil {
 		e.apply(&d, q.Now)

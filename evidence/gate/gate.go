@@ -13,7 +13,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"syscall"
 	"time"
 
 	"github.com/hallmark-sandbox/hallmark/evidence"
@@ -24,7 +23,7 @@ import (
 type Config struct {
 	Root    string   // PEM public keys of the root
 	Trust   string   // signed trust policy
-	Bundles []string // at least one directory
+	Bundles []string // at least one, see [ReadBundle]
 	Cohort  string   // "" for whatever cohort the keys may speak for
 	Key     string   // private gate key: a file, or SCHEME://KEY of a KMS
 	State   string   // directory of the rollback memory
@@ -71,7 +70,7 @@ func Run(c Config) (_ Result, err error) {
 	if err != nil {
 		return r, fmt.Errorf("gate key: %w", err)
 	}
-	rootText, err := os.ReadFile(c.Root)
+	rootText, err := evidence.ReadTrustFile(c.Root)
 	if err != nil {
 		return r, fmt.Errorf("root key: %w", err)
 	}
@@ -79,15 +78,13 @@ func Run(c Config) (_ Result, err error) {
 	if err != nil {
 		return r, fmt.Errorf("root key %s: %w", c.Root, err)
 	}
-	trust, err := os.ReadFile(c.Trust)
+	trust, err := evidence.ReadTrustFile(c.Trust)
 	if err != nil {
 		return r, fmt.Errorf("trust policy: %w", err)
 	}
 	for _, dir := range c.Bundles {
-		if st, err := os.Stat(dir); err != nil {
+		if _, err := os.Stat(dir); err != nil {
 			return r, fmt.Errorf("bundle: %w", err)
-		} else if !st.IsDir() {
-			return r, fmt.Errorf("bundle: %w", &os.PathError{Op: "open", Path: dir, Err: syscall.ENOTDIR})
 		}
 	}
 	// Nothing is made or locked on behalf of a policy that is none: the memory comes after it, and

@@ -7,6 +7,9 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/hallmark-sandbox/hallmark/evidence"
 	"github.com/hallmark-sandbox/hallmark/evidence/evidencetest"
@@ -111,5 +114,30 @@ func TestNoPinsWithoutARecord(t *testing.T) {
 	}
 	if _, err := os.Stat(c.Out); err == nil {
 		t.Error("pins were written")
+	}
+}
+
+// A policy or a root key that nobody ever writes holds nobody up: a gate that waits decides nothing.
+func TestTrustFilesThatWait(t *testing.T) {
+	for name, path := range map[string]func(*Config) *string{"trust": func(c *Config) *string { return &c.Trust }, "root": func(c *Config) *string { return &c.Root }} {
+		c := question(t, world(t))
+		pipe := filepath.Join(t.TempDir(), "pipe")
+		if err := unix.Mkfifo(pipe, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		*path(&c) = pipe
+		done := make(chan error, 1)
+		go func() {
+			_, err := Run(c)
+			done <- err
+		}()
+		select {
+		case err := <-done:
+			if err == nil {
+				t.Errorf("%s is a FIFO, and there is no error", name)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatalf("the gate waits for somebody who writes %s", name)
+		}
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -81,8 +80,8 @@ func (l *Ledger) Refusal() evidence.Reason {
 	return evidence.ReasonOf(l.denial)
 }
 
-// apply is step 17 of an admitted decision about the bundle in dir.
-func (l *Ledger) apply(d *evidence.Decision, dir string) error {
+// apply is step 17 of an admitted decision about b, which was read from path.
+func (l *Ledger) apply(d *evidence.Decision, b *evidence.Bundle, path string) error {
 	if !d.Admitted {
 		return nil
 	}
@@ -93,7 +92,7 @@ func (l *Ledger) apply(d *evidence.Decision, dir string) error {
 	denial := l.denial
 	if denial == nil {
 		var err error
-		if denial, err = l.prove(dir, d.Evidence); err != nil {
+		if denial, err = l.prove(b, path); err != nil {
 			return err
 		}
 	}
@@ -106,37 +105,17 @@ func (l *Ledger) apply(d *evidence.Decision, dir string) error {
 	return nil
 }
 
-// errSwapped: proofs of other files than those that were judged show nothing.
-var errSwapped = fmt.Errorf("%w: the bundle is not the one that was judged", translog.ErrProof)
-
-// prove looks at the proof of every evidence file that was judged, by their digests: the bundle is read again, and
-// what lies there may have changed. A denial says that one is not shown.
-func (l *Ledger) prove(dir string, judged []string) (denial, err error) {
-	b, err := evidence.ReadBundle(dir, evidence.AdmitDepth)
-	if evidence.ReasonOf(err) != "" {
-		return ofLog(errSwapped)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read evidence files: %w", err)
-	}
-	left := slices.Clone(judged)
+// prove looks at the proof of every evidence file. A denial says that one is not shown.
+func (l *Ledger) prove(b *evidence.Bundle, path string) (denial, err error) {
 	for _, name := range b.EvidenceFiles() {
 		file, _ := b.File(name)
-		i := slices.Index(left, evidence.Digest(file))
-		if i < 0 {
-			return ofLog(errSwapped)
-		}
-		left = slices.Delete(left, i, i+1)
-		p, err := translog.ReadProof(translog.ProofPath(dir, name))
+		p, err := translog.ReadProof(translog.ProofPath(path, name))
 		if err == nil {
 			err = l.view.Contains(p, file)
 		}
 		if denial, err = ofLog(err); denial != nil || err != nil {
 			return denial, err
 		}
-	}
-	if len(left) > 0 || len(judged) == 0 {
-		return ofLog(errSwapped)
 	}
 	return nil, nil
 }

@@ -3,15 +3,18 @@
 package gate
 
 import (
+	"bytes"
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/hallmark-sandbox/hallmark/evidence"
+	"github.com/hallmark-sandbox/hallmark/evidence/archive"
 	"github.com/hallmark-sandbox/hallmark/evidence/evidencetest"
 	"github.com/hallmark-sandbox/hallmark/evidence/signing"
 	"github.com/hallmark-sandbox/hallmark/evidence/translog"
@@ -85,7 +88,7 @@ func (l *ledgerWorld) question() evidence.Question {
 	return q
 }
 
-// TestProofOfWhatWasJudged: the bundle is exchanged, after it was judged, for one that the log holds.
+// TestProofOfWhatWasJudged: another bundle of the same run is in the log, and its proof lies beside this one.
 func TestProofOfWhatWasJudged(t *testing.T) {
 	l := newLedgerWorld(t)
 	other, err := l.w.Another(func(p *evidence.Predicate) { p.Run.Sequence++ })
@@ -97,17 +100,81 @@ func TestProofOfWhatWasJudged(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := evidence.DecideDir(l.question(), unlogged)
-	if err != nil || !d.Admitted {
-		t.Fatal(err, d.Detail)
+	const file = "evidence.sigstore.json"
+	if err := os.Link(translog.ProofPath(logged, file), translog.ProofPath(unlogged, file)); err != nil {
+		t.Fatal(err)
 	}
-	if err := ledger.apply(&d, logged); err != nil || d.Admitted || d.Reason != evidence.ReasonLogProof {
-		t.Errorf("an exchanged bundle: admitted %v, reason %q, %v", d.Admitted, d.Reason, err)
+	d, err := Decide(l.question(), unlogged, ledger)
+	if err != nil || d.Reason != evidence.ReasonLogProof {
+		t.Errorf("with another's proof: admitted %v, reason %q, %v", d.Admitted, d.Reason, err)
 	}
 	d, err = Decide(l.question(), logged, ledger)
 	if err != nil || !d.Admitted {
 		t.Errorf("the logged one: %v, %v", err, d.Detail)
 	}
+}
+
+// TestArchiveIsABundle: what travelled as one file is judged as it is, its proof beside it.
+func TestArchiveIsABundle(t *testing.T) {
+	l := newLedgerWorld(t)
+	dir := l.bundle("bundle", l.w, true)
+	b, err := evidence.ReadBundle(dir, evidence.AuditDepth)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text bytes.Buffer
+	if err := archive.Write(&text, b); err != nil {
+		t.Fatal(err)
+	}
+	ledger, err := FollowLog(l.question().Policy, l.path("log"), t.TempDir(), evidence.NewMemory())
+	if err != nil {
+		t.Fatal(err)
+	}
+	decide := func(name string, data []byte) evidence.Decision {
+		t.Helper()
+		if err := os.WriteFile(l.path(name), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		d, err := Decide(l.question(), l.path(name), ledger)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	if d := decide("alone.tar", text.Bytes()); d.Reason != evidence.ReasonLogMissing {
+		t.Errorf("without a proof: %q %s", d.Reason, d.Detail)
+	}
+	const file = "evidence.sigstore.json"
+	if err := os.Link(translog.ProofPath(dir, file), translog.ProofPath(l.path("bundle.tar"), file)); err != nil {
+		t.Fatal(err)
+	}
+	if d := decide("bundle.tar", text.Bytes()); !d.Admitted || !slices.Equal(d.Evidence, []string{evidence.Digest(must(b.File(file)))}) {
+		t.Errorf("an archive: %s", d.Detail)
+	}
+	for i := 0; i < text.Len(); i += 97 { // all of them are flipped by the test of package archive
+		changed := bytes.Clone(text.Bytes())
+		changed[i] ^= 1
+		if d := decide("bundle.tar", changed); d.Admitted {
+			t.Fatalf("admitted with a bit of byte %d flipped", i)
+		}
+	}
+	if d := decide("bundle.tar", text.Bytes()[:text.Len()-1]); d.Reason != evidence.ReasonArchive {
+		t.Errorf("cut: %q", d.Reason)
+	}
+	pipe := l.path("pipe.tar")
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if d, err := Decide(l.question(), pipe, ledger); err != nil || d.Reason != evidence.ReasonFileKind {
+		t.Errorf("a FIFO: %q, %v", d.Reason, err)
+	}
+}
+
+func must(b []byte, ok bool) []byte {
+	if !ok {
+		panic("no such file")
+	}
+	return b
 }
 
 // TestProofThatWaits: a FIFO in the place of a proof holds nobody up.

@@ -17,15 +17,16 @@ import (
 
 	"github.com/hallmark-sandbox/hallmark/evidence"
 	"github.com/hallmark-sandbox/hallmark/evidence/registry"
+	"github.com/hallmark-sandbox/hallmark/evidence/registry/registrytest"
 )
 
 // A manifest that is whole and of its digest, and yet not the one that its evidence gives.
 func TestForgedManifests(t *testing.T) {
-	address := start(t, "api")
-	w, b, image := world(t, address)
+	address := registrytest.Start(t, "api")
+	w, b, image := registrytest.World(t, address)
 	ctx := context.Background()
 	at := address + "/app"
-	if _, err := registry.Push(ctx, plain, b, at+":good"); err != nil {
+	if _, err := registry.Push(ctx, registrytest.Plain, b, at+":good"); err != nil {
 		t.Fatal(err)
 	}
 	r, err := oras.NewRepository(at)
@@ -107,7 +108,7 @@ func TestForgedManifests(t *testing.T) {
 		if bytes.Equal(forged, good) {
 			t.Fatalf("%s: nothing was changed", name)
 		}
-		got, err := registry.Pull(ctx, plain, at+"@"+put(forged))
+		got, err := registry.Pull(ctx, registrytest.Plain, at+"@"+put(forged))
 		if err == nil || !errors.Is(err, registry.ErrManifest) && evidence.ReasonOf(err) == "" {
 			t.Errorf("%s: %v, %v", name, got, err)
 		}
@@ -116,10 +117,10 @@ func TestForgedManifests(t *testing.T) {
 	wrong := subject
 	wrong.Size++
 	put(edit(func(m *ocispec.Manifest) { m.Subject = &wrong })())
-	if found, err := registry.PullImage(ctx, plain, image); !errors.Is(err, registry.ErrManifest) {
+	if found, err := registry.PullImage(ctx, registrytest.Plain, image); !errors.Is(err, registry.ErrManifest) {
 		t.Errorf("evidence with a subject of another size: %d, %v", len(found), err)
 	}
-	if got, err := registry.Pull(ctx, plain, at+":good"); err != nil {
+	if got, err := registry.Pull(ctx, registrytest.Plain, at+":good"); err != nil {
 		t.Errorf("the good one: %v", err)
 	} else {
 		same(t, w, got, b)

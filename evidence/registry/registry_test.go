@@ -3,7 +3,6 @@
 package registry_test
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -11,21 +10,15 @@ import (
 	"fmt"
 	"io"
 	"log"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
-	"os"
-	"os/exec"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-containerregistry/pkg/name"
 	ggcr "github.com/google/go-containerregistry/pkg/registry"
-	"github.com/google/go-containerregistry/pkg/v1/random"
-	"github.com/google/go-containerregistry/pkg/v1/remote"
 	digests "github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	oras "oras.land/oras-go/v2/registry/remote"
@@ -33,83 +26,13 @@ import (
 	"github.com/hallmark-sandbox/hallmark/evidence"
 	"github.com/hallmark-sandbox/hallmark/evidence/evidencetest"
 	"github.com/hallmark-sandbox/hallmark/evidence/registry"
+	"github.com/hallmark-sandbox/hallmark/evidence/registry/registrytest"
 )
 
-// serve in the environment makes this program a registry, with the referrers API ("api") or without.
-const serve = "HALLMARK_TEST_REGISTRY"
-
 func TestMain(m *testing.M) {
-	if mode := os.Getenv(serve); mode != "" {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			log.Fatal(err)
-		}
-		fmt.Println(l.Addr())
-		h := ggcr.New(ggcr.WithReferrersSupport(mode == "api"), ggcr.Logger(log.New(io.Discard, "", 0)))
-		log.Fatal((&http.Server{Handler: h, ReadHeaderTimeout: time.Minute}).Serve(l))
-	}
-	os.Exit(m.Run())
-}
-
-// start runs a registry in a process of its own and returns its address.
-func start(t *testing.T, mode string) string {
-	t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), serve+"="+mode)
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := cmd.Process.Kill(); err != nil {
-			t.Error(err)
-		}
-		cmd.Wait() // killed
+	registrytest.Main(m, func(kind string) http.Handler { // with the referrers API ("api") or without
+		return ggcr.New(ggcr.WithReferrersSupport(kind == "api"), ggcr.Logger(log.New(io.Discard, "", 0)))
 	})
-	address, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil {
-		t.Fatal(err)
-	}
-	return strings.TrimSpace(address)
-}
-
-var plain = registry.Config{PlainHTTP: true, Client: http.DefaultClient}
-
-// world is a bundle whose first image is in the registry, and the reference of that image.
-func world(t *testing.T, address string) (*evidencetest.World, *evidence.Bundle, string) {
-	t.Helper()
-	w, err := evidencetest.New(time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
-	image, err := random.Image(64, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	d, err := image.Digest()
-	if err != nil {
-		t.Fatal(err)
-	}
-	at, err := name.NewDigest(address+"/app@"+d.String(), name.Insecure)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := remote.Write(at, image); err != nil {
-		t.Fatal(err)
-	}
-	w.Statement.Predicate.Images[0].ManifestDigest = d.String()
-	b, err := w.Bundle()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return w, b, at.String()
 }
 
 func same(t *testing.T, w *evidencetest.World, got, want *evidence.Bundle) {
@@ -135,16 +58,16 @@ func same(t *testing.T, w *evidencetest.World, got, want *evidence.Bundle) {
 }
 
 func TestPushAndPull(t *testing.T) {
-	address := start(t, "api")
-	w, b, _ := world(t, address)
+	address := registrytest.Start(t, "api")
+	w, b, _ := registrytest.World(t, address)
 	ctx := context.Background()
 	at := address + "/evidence"
-	digest, err := registry.Push(ctx, plain, b, at+":latest")
+	digest, err := registry.Push(ctx, registrytest.Plain, b, at+":latest")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, reference := range []string{at + ":latest", at + "@" + digest} {
-		got, err := registry.Pull(ctx, plain, reference)
+		got, err := registry.Pull(ctx, registrytest.Plain, reference)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -155,15 +78,15 @@ func TestPushAndPull(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	other, err := registry.Push(ctx, plain, two, at)
+	other, err := registry.Push(ctx, registrytest.Plain, two, at)
 	if err != nil || other == digest {
 		t.Fatalf("%s, %v", other, err)
 	}
-	if got, err := registry.Pull(ctx, plain, at+"@"+other); err != nil || len(got.EvidenceFiles()) != 2 {
+	if got, err := registry.Pull(ctx, registrytest.Plain, at+"@"+other); err != nil || len(got.EvidenceFiles()) != 2 {
 		t.Errorf("two signers: %v, %v", got, err)
 	}
 	for _, reference := range []string{at, at + ":none", at + "@" + evidence.Digest(nil), "::"} {
-		if _, err := registry.Pull(ctx, plain, reference); err == nil {
+		if _, err := registry.Pull(ctx, registrytest.Plain, reference); err == nil {
 			t.Errorf("%s was pulled", reference)
 		}
 	}
@@ -172,20 +95,20 @@ func TestPushAndPull(t *testing.T) {
 func TestEvidenceOfAnImage(t *testing.T) {
 	for _, mode := range []string{"api", "fallback"} {
 		t.Run(mode, func(t *testing.T) {
-			address := start(t, mode)
-			w, b, image := world(t, address)
+			address := registrytest.Start(t, mode)
+			w, b, image := registrytest.World(t, address)
 			ctx := context.Background()
-			if _, err := registry.PullImage(ctx, plain, image); !errors.Is(err, registry.ErrNoEvidence) {
+			if _, err := registry.PullImage(ctx, registrytest.Plain, image); !errors.Is(err, registry.ErrNoEvidence) {
 				t.Fatalf("before: %v", err)
 			}
 			var digest string
 			for range 2 { // again gives the same
 				var err error
-				if digest, err = registry.Attach(ctx, plain, b, image); err != nil {
+				if digest, err = registry.Attach(ctx, registrytest.Plain, b, image); err != nil {
 					t.Fatal(err)
 				}
 			}
-			found, err := registry.PullImage(ctx, plain, image)
+			found, err := registry.PullImage(ctx, registrytest.Plain, image)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -238,10 +161,10 @@ func TestEvidenceOfAnImage(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := registry.Attach(ctx, plain, other, image); !errors.Is(err, registry.ErrNotSubject) {
+			if _, err := registry.Attach(ctx, registrytest.Plain, other, image); !errors.Is(err, registry.ErrNotSubject) {
 				t.Errorf("evidence of another image: %v", err)
 			}
-			if _, err := registry.Attach(ctx, plain, b, address+"/app:tag"); err == nil {
+			if _, err := registry.Attach(ctx, registrytest.Plain, b, address+"/app:tag"); err == nil {
 				t.Error("an image was named by its tag")
 			}
 		})
@@ -295,11 +218,11 @@ func hostile(t *testing.T, good string, change func(w http.ResponseWriter, path 
 }
 
 func TestHostileRegistries(t *testing.T) {
-	good := start(t, "api")
-	_, b, image := world(t, good)
+	good := registrytest.Start(t, "api")
+	_, b, image := registrytest.World(t, good)
 	ctx, stop := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer stop()
-	digest, err := registry.Attach(ctx, plain, b, image)
+	digest, err := registry.Attach(ctx, registrytest.Plain, b, image)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -399,7 +322,7 @@ func TestHostileRegistries(t *testing.T) {
 		},
 	} {
 		at := hostile(t, good, change)
-		found, err := registry.PullImage(ctx, plain, strings.Replace(image, good, at, 1))
+		found, err := registry.PullImage(ctx, registrytest.Plain, strings.Replace(image, good, at, 1))
 		if err == nil {
 			t.Errorf("%s: %d bundles were accepted", name, len(found))
 		} else if ctx.Err() != nil {
@@ -417,7 +340,7 @@ func TestHostileRegistries(t *testing.T) {
 	}
 	// The proxy itself changes nothing.
 	at := hostile(t, good, func(http.ResponseWriter, string, http.Header, []byte) bool { return false })
-	if _, err := registry.PullImage(ctx, plain, strings.Replace(image, good, at, 1)); err != nil {
+	if _, err := registry.PullImage(ctx, registrytest.Plain, strings.Replace(image, good, at, 1)); err != nil {
 		t.Errorf("unchanged: %v", err)
 	}
 }
@@ -428,7 +351,7 @@ func TestSilentRegistry(t *testing.T) {
 	defer s.Close()
 	ctx, stop := context.WithTimeout(context.Background(), 100*time.Millisecond)
 	defer stop()
-	if _, err := registry.Pull(ctx, plain, strings.TrimPrefix(s.URL, "http://")+"/evidence:latest"); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := registry.Pull(ctx, registrytest.Plain, strings.TrimPrefix(s.URL, "http://")+"/evidence:latest"); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v", err)
 	}
 }

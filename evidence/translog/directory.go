@@ -3,12 +3,11 @@
 package translog
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
-	"syscall"
 
 	"filippo.io/torchwood"
 	"golang.org/x/mod/sumdb/tlog"
@@ -28,33 +27,13 @@ const (
 // directory is a log in the form of tlog-tiles.
 type directory string
 
-func (d directory) read(name string, limit int64) ([]byte, error) {
-	return readRegular(filepath.Join(string(d), name), limit)
-}
-
-// readRegular reads a regular file of at most limit bytes. It follows no link in the last component and waits for
-// nobody: whoever made the file may have made something else.
-func readRegular(path string, limit int64) (_ []byte, err error) {
-	named, err := os.Lstat(path)
+func (d directory) read(name string, limit int64) (_ []byte, err error) {
+	root, err := os.OpenRoot(string(d))
 	if err != nil {
 		return nil, err
 	}
-	if !named.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is no regular file: %s", path, named.Mode())
-	}
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	if st, err := f.Stat(); err != nil || !os.SameFile(named, st) {
-		return nil, fmt.Errorf("%s was replaced while it was opened: %w", path, err)
-	}
-	data, err := io.ReadAll(io.LimitReader(f, limit+1))
-	if err == nil && int64(len(data)) > limit {
-		err = fmt.Errorf("%s has more than %d bytes", path, limit)
-	}
-	return data, err
+	defer func() { err = errors.Join(err, root.Close()) }()
+	return evidence.ReadRegular(root, name, limit)
 }
 
 // write replaces a file durably, and its folders with it.
@@ -79,6 +58,29 @@ func (d directory) write(name string, data []byte) error {
 		}
 	}
 	return nil
+}
+
+// errReplaced means that the published checkpoint is not the one that was read.
+var errReplaced = errors.New("the checkpoint was replaced meanwhile")
+
+// publish replaces the checkpoint, if it is still before; nil replaces any. Writer and witnesses are different
+// processes that write one file.
+func (d directory) publish(text, before []byte) (err error) {
+	unlock, err := evidence.LockDirectory(string(d))
+	if err != nil {
+		return fmt.Errorf("lock log: %w", err)
+	}
+	defer func() { err = errors.Join(err, unlock()) }()
+	if before != nil {
+		now, err := d.read(checkpointFile, maxNote)
+		if err != nil {
+			return err
+		}
+		if !bytes.Equal(now, before) {
+			return errReplaced
+		}
+	}
+	return d.write(checkpointFile, text)
 }
 
 // Height, ReadTiles and SaveTiles make directory a tlog.TileReader.

@@ -140,7 +140,8 @@ func (t *tree) prove(file, checkpoint []byte) (Proof, error) {
 
 // Cosign follows the log as a witness of this name, with its own memory, and puts its cosignature into
 // the log's checkpoint, in the place of an earlier one of its own. It says that the witness has seen
-// this tree and no other of its size, now; not that the entries are good.
+// this tree and no other of its size, now; not that the entries are good. A checkpoint that its writer, or
+// another witness, has replaced meanwhile is never written over: the newer one is followed and cosigned.
 func Cosign(trust *Trust, dir, memory, name string, s evidence.Signer) (*View, error) {
 	w, err := newWitness(name, s)
 	if err != nil {
@@ -148,17 +149,26 @@ func Cosign(trust *Trust, dir, memory, name string, s evidence.Signer) (*View, e
 	}
 	// Whoever cosigns first finds no cosignature yet.
 	trust = &Trust{log: trust.log, witnesses: trust.witnesses}
-	v, err := Follow(trust, dir, memory)
-	if err != nil {
-		return nil, err
+	for range cosignTries {
+		v, err := Follow(trust, dir, memory)
+		if err != nil {
+			return nil, err
+		}
+		// note.Sign keeps the signatures of others, known or not, and replaces an earlier one of this key.
+		text, err := note.Sign(v.note, w)
+		if err != nil {
+			return nil, fmt.Errorf("cosign: %w", err)
+		}
+		switch err := v.dir.publish(text, v.text); {
+		case err == nil:
+			return Look(trust, dir)
+		case !errors.Is(err, errReplaced):
+			return nil, fmt.Errorf("cosign: %w", err)
+		}
 	}
-	// note.Sign keeps the signatures of others, known or not, and replaces an earlier one of this key.
-	text, err := note.Sign(v.note, w)
-	if err != nil {
-		return nil, fmt.Errorf("cosign: %w", err)
-	}
-	if err := v.dir.write(checkpointFile, text); err != nil {
-		return nil, fmt.Errorf("cosign: %w", err)
-	}
-	return Look(trust, dir)
+	return nil, fmt.Errorf("cosign: %w, %d times", errReplaced, cosignTries)
 }
+
+// cosignTries bounds how often a checkpoint is cosigned again because it was replaced. More evidence than this
+// in the time of so many signatures is no log of ours.
+const cosignTries = 8

@@ -113,7 +113,7 @@ func Open(dir, memory, origin string, s evidence.Signer) (_ *Log, err error) {
 		return nil, fmt.Errorf("%w: the published %d entries are others", ErrMemory, published.N)
 	}
 	if published.N < last.N {
-		if err := l.dir.write(checkpointFile, remembered); err != nil {
+		if err := l.dir.publish(remembered, nil); err != nil {
 			return nil, fmt.Errorf("publish checkpoint: %w", err)
 		}
 		l.note = remembered
@@ -161,7 +161,7 @@ func (l *Log) Append(files ...[]byte) ([]int64, error) {
 		return nil, fmt.Errorf("append: %w", err)
 	}
 	l.tree = next
-	if err := l.dir.write(checkpointFile, text); err != nil {
+	if err := l.dir.publish(text, nil); err != nil {
 		return nil, fmt.Errorf("append: %w", err)
 	}
 	l.note = text

@@ -57,7 +57,7 @@ func ProofPath(bundle, file string) string {
 // ReadProof reads a proof file: a regular one of a bounded size, by no link. What is none is [ErrProof]; one that
 // is not there is fs.ErrNotExist.
 func ReadProof(path string) (Proof, error) {
-	text, err := readRegular(path, maxProof)
+	text, err := directory(filepath.Dir(path)).read(filepath.Base(path), maxProof)
 	if errors.Is(err, fs.ErrNotExist) {
 		return Proof{}, err
 	}

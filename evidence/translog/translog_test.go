@@ -409,6 +409,50 @@ func TestWriterRefuses(t *testing.T) {
 	}
 }
 
+// signingAfter does something, once, before it signs.
+type signingAfter struct {
+	evidence.Signer
+	first func()
+}
+
+func (s *signingAfter) Sign(message []byte) ([]byte, error) {
+	if do := s.first; do != nil {
+		s.first = nil
+		do()
+	}
+	return s.Signer.Sign(message)
+}
+
+// What is published between a witness's look and its writing is not lost: neither the writer's newer
+// checkpoint, nor another witness's cosignature.
+func TestWitnessBesideOthers(t *testing.T) {
+	for what, meanwhile := range map[string]func(p *party, trust *translog.Trust){
+		"an entry": func(p *party, _ *translog.Trust) { p.add(t, file(5)) },
+		"a witness": func(p *party, trust *translog.Trust) {
+			if _, err := translog.Cosign(trust, p.dir, filepath.Join(t.TempDir(), "b"), "b.example", throwaway(t)); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		p := newParty(t)
+		p.add(t, files(0, 5)...)
+		trust := p.trust(t, 0)
+		key := &signingAfter{Signer: throwaway(t)}
+		key.first = func() { meanwhile(p, trust) }
+		v, err := translog.Cosign(trust, p.dir, filepath.Join(t.TempDir(), "a"), "a.example", key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := string(get(t, filepath.Join(p.dir, "checkpoint")))
+		if want := map[string]int64{"an entry": 6, "a witness": 5}[what]; v.Size() != want || !strings.Contains(text, fmt.Sprintf("\n%d\n", want)) {
+			t.Errorf("%s meanwhile: %d entries\n%s", what, v.Size(), text)
+		}
+		if !strings.Contains(text, "\n— a.example ") || strings.Contains(text, "\n— b.example ") != (what == "a witness") {
+			t.Errorf("%s meanwhile:\n%s", what, text)
+		}
+	}
+}
+
 func TestWitnesses(t *testing.T) {
 	p := newParty(t)
 	p.add(t, files(0, 5)...)

@@ -24,8 +24,11 @@ func bundlesExist(dirs []string) error {
 		if err != nil {
 			return failed(err, "name a bundle directory with --bundle; `hallmark run --key` writes one")
 		}
+		if !st.IsDir() && filepath.Ext(dir) == ".tar" {
+			continue
+		}
 		if !st.IsDir() {
-			return failed(fmt.Errorf("%s is a file", dir), "name the directory that holds "+evidence.EvidenceFile)
+			return failed(fmt.Errorf("%s is a file", dir), "name the directory that holds "+evidence.EvidenceFile+", or the .tar that `hallmark evidence pack` wrote")
 		}
 		if _, err := os.Stat(filepath.Join(dir, evidence.EvidenceFile)); err == nil {
 			continue
@@ -101,7 +104,7 @@ func answer(out io.Writer, g gate.Config, r gate.Result) {
 		fmt.Fprintf(out, "denied: %s\n", r.Detail)
 	}
 	if named(r.Fleet) {
-		release(out, r.Fleet)
+		PrintRelease(out, r.Fleet)
 	}
 }
 
@@ -109,7 +112,7 @@ func answer(out io.Writer, g gate.Config, r gate.Result) {
 func admitted(out io.Writer, r gate.Result) {
 	if named(r.Fleet) {
 		fmt.Fprintf(out, "released for %d cohorts\n", len(r.Fleet.Cohorts))
-		release(out, r.Fleet)
+		PrintRelease(out, r.Fleet)
 	} else {
 		fmt.Fprintf(out, "admitted for cohort %s\n", r.Cohort)
 	}
@@ -131,8 +134,8 @@ func admitted(out io.Writer, r gate.Result) {
 // named says whether the policy has a fleet.
 func named(f evidence.Fleet) bool { return len(f.Cohorts) > 0 && f.Cohorts[0].Name != "" }
 
-// release prints the standing of every required cohort, and of every image.
-func release(out io.Writer, f evidence.Fleet) {
+// PrintRelease prints the standing of every required cohort, and of every image.
+func PrintRelease(out io.Writer, f evidence.Fleet) {
 	for _, c := range f.Cohorts {
 		if c.Admitted {
 			fmt.Fprintf(out, "  cohort     %s: admitted until %s, for %s\n", c.Name, c.NotAfter, strings.Join(c.Profiles, ", "))

@@ -82,7 +82,7 @@ func (c *commands) verify() *cobra.Command {
 	f.StringVar(&trust, "trust", "", "signed trust policy")
 	f.StringVar(&cohort, "cohort", "", "cohort id that the evidence must be of")
 	f.StringVar(&log, "log", "", logUsage)
-	f.StringArrayVar(&bundles, "bundle", nil, "bundle directory (repeatable)")
+	f.StringArrayVar(&bundles, "bundle", nil, bundleUsage)
 	f.BoolVar(&asJSON, "json", false, "print each decision as JSON")
 	c.catalogueFlag(cmd)
 	return cmd

@@ -115,6 +115,8 @@ func remedyOf(err error) string {
 	return "see `hallmark gate --help`"
 }
 
+const bundleUsage = "bundle: a directory, or the .tar that `hallmark evidence pack` wrote (repeatable)"
+
 const logUsage = "directory of the transparency log, where the policy demands one; its proofs lie beside the bundles"
 
 func (c *commands) gate() *cobra.Command {
@@ -184,8 +186,8 @@ func (c *commands) gate() *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&g.Root, "root", "", "PEM file with the root's public key")
 	f.StringVar(&g.Trust, "trust", "", "signed trust policy")
-	f.StringArrayVar(&g.Bundles, "bundle", nil, "bundle directory (repeatable)")
-	f.StringArrayVar(&below, "evidence", nil, "folder in which every bundle counts, for a fleet (repeatable)")
+	f.StringArrayVar(&g.Bundles, "bundle", nil, bundleUsage)
+	f.StringArrayVar(&below, "evidence", nil, "folder in which every bundle directory counts, for a fleet (repeatable)")
 	f.StringVar(&g.Cohort, "cohort", "", "cohort id that the evidence must be of")
 	f.StringArrayVar(&g.Want, "want", nil, "digest that every bundle must hold (repeatable)")
 	f.StringArrayVar(&g.Images, "image", nil, "config digest of an image to release (repeatable; default: every workload of the evidence)")

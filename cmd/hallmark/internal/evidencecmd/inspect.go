@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/hallmark-sandbox/hallmark/evidence"
+	"github.com/hallmark-sandbox/hallmark/evidence/gate"
 )
 
 func (c *commands) inspect() *cobra.Command {
@@ -30,7 +31,7 @@ func (c *commands) inspect() *cobra.Command {
 			if err := bundlesExist([]string{dir}); err != nil {
 				return err
 			}
-			b, err := evidence.ReadBundle(dir, evidence.AdmitDepth)
+			b, err := gate.ReadBundle(dir, evidence.AdmitDepth)
 			if err != nil {
 				return failed(err, "name a bundle directory")
 			}
@@ -53,7 +54,7 @@ func (c *commands) inspect() *cobra.Command {
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&dir, "bundle", "", "bundle directory")
+	cmd.Flags().StringVar(&dir, "bundle", "", "bundle: a directory, or the .tar that `hallmark evidence pack` wrote")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print the signed bytes of the statement only")
 	return cmd
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/hallmark-sandbox/hallmark/cmd/hallmark/internal/exit"
 	"github.com/hallmark-sandbox/hallmark/cmd/hallmark/internal/passphrase"
 	"github.com/hallmark-sandbox/hallmark/evidence"
-	"github.com/hallmark-sandbox/hallmark/evidence/archive"
+	"github.com/hallmark-sandbox/hallmark/evidence/gate"
 	"github.com/hallmark-sandbox/hallmark/evidence/registry"
 	"github.com/hallmark-sandbox/hallmark/evidence/signing"
 	"github.com/hallmark-sandbox/hallmark/evidence/translog"
@@ -325,7 +325,7 @@ func logged(bundles []string) ([]loggedFile, error) {
 	}
 	var out []loggedFile
 	for _, dir := range bundles {
-		b, err := evidence.ReadBundle(dir, evidence.AdmitDepth)
+		b, err := gate.ReadBundle(dir, evidence.AdmitDepth)
 		if err != nil {
 			return nil, refused(err, "name a bundle directory")
 		}
@@ -351,7 +351,7 @@ func writeProofs(cmd *cobra.Command, items []loggedFile, proofs []translog.Proof
 // looking at it to have failed.
 var negatives = []error{
 	translog.ErrCheckpoint, translog.ErrProof, translog.ErrRewritten, translog.ErrMemory, translog.ErrShrunk, translog.ErrForked, translog.ErrNotLogged,
-	archive.ErrArchive, registry.ErrManifest, registry.ErrNotSubject, registry.ErrNoEvidence,
+	registry.ErrManifest, registry.ErrNotSubject, registry.ErrNoEvidence,
 }
 
 // refused is exit status 1 for what is bad, 3 for the rest.

@@ -96,14 +96,15 @@ func (c *commands) edit(cmd *cobra.Command, p *evidence.TrustPolicy, e policyEdi
 		}
 	}
 	for _, v := range e.addKeys {
-		if err := addKey(p, v); err != nil {
+		if err := AddKey(p, v); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func addKey(p *evidence.TrustPolicy, v string) error {
+// AddKey lets the key in that the text ROLE,IDENTITY,FILE names, on every cohort and as long as the policy.
+func AddKey(p *evidence.TrustPolicy, v string) error {
 	parts := strings.SplitN(v, ",", 3)
 	if len(parts) != 3 || slices.Contains(parts, "") {
 		return usage(fmt.Sprintf("--add-key %q has not three parts", v), "write ROLE,IDENTITY,FILE")

@@ -111,8 +111,8 @@ func (c CohortFile) check(path string) error {
 // nonPasses are what a case can be expected to come to.
 var nonPasses = []conformance.Status{conformance.Fail, conformance.Inconclusive, conformance.Errored, conformance.NotApplicable, conformance.NotRun, conformance.Waived}
 
-// agree returns every requirement that the measured cohort does not meet.
-func (r Requirements) agree(c evidence.Cohort) error {
+// Agree returns every requirement that the measured cohort does not meet, as [ErrOtherCohort].
+func (r Requirements) Agree(c evidence.Cohort) error {
 	var errs []error
 	want := func(name, want, got string) {
 		if want != "" && want != got {

@@ -23,25 +23,25 @@ func Fleet(paths []string) ([]evidence.FleetCohort, error) {
 		if err != nil {
 			return nil, err
 		}
-		files := []string{path}
-		if st.IsDir() {
-			if files, err = filepath.Glob(filepath.Join(path, "*.yaml")); err != nil {
-				return nil, err
-			}
-		}
 		n := len(out)
-		for _, file := range files {
-			c, err := ReadCohortFile(file)
-			if err != nil {
-				return nil, err
-			}
-			if c.Driver != "" && c.Driver != driverAPI || c.Verdict != string(evidence.Conformant) {
+		var files []CohortFile
+		if st.IsDir() {
+			files, err = WorkerCohorts(path)
+		} else {
+			files = make([]CohortFile, 1)
+			files[0], err = ReadCohortFile(path)
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, c := range files {
+			if !c.worker() || c.Verdict != string(evidence.Conformant) {
 				if !st.IsDir() {
-					return nil, fmt.Errorf("%s does not expect a conformant reference worker", file)
+					return nil, fmt.Errorf("%s does not expect a conformant reference worker", path)
 				}
 				continue
 			}
-			out = append(out, c.fleet())
+			out = append(out, c.Fleet())
 		}
 		if len(out) == n {
 			return nil, fmt.Errorf("%s holds no cohort file that expects a conformant reference worker", path)
@@ -56,7 +56,30 @@ func Fleet(paths []string) ([]evidence.FleetCohort, error) {
 	return out, nil
 }
 
-func (c CohortFile) fleet() evidence.FleetCohort {
+// WorkerCohorts reads the cohort files of a folder that are about the reference worker, sorted by name.
+func WorkerCohorts(dir string) ([]CohortFile, error) {
+	paths, err := filepath.Glob(filepath.Join(dir, "*.yaml"))
+	if err != nil {
+		return nil, err
+	}
+	var out []CohortFile
+	for _, path := range paths {
+		c, err := ReadCohortFile(path)
+		if err != nil {
+			return nil, err
+		}
+		if c.worker() {
+			out = append(out, c)
+		}
+	}
+	slices.SortFunc(out, func(a, b CohortFile) int { return strings.Compare(a.Name, b.Name) })
+	return out, nil
+}
+
+func (c CohortFile) worker() bool { return c.Driver == "" || c.Driver == driverAPI }
+
+// Fleet is the entry of a policy's fleet for c.
+func (c CohortFile) Fleet() evidence.FleetCohort {
 	profiles := slices.Sorted(slices.Values(c.Profiles))
 	if len(profiles) == 0 {
 		profiles = slices.Sorted(slices.Values(conformance.ReferenceProfiles()))

@@ -148,7 +148,7 @@ func runLab(ctx context.Context, p Params) (Result, error) {
 		p.Cohort = &c
 	}
 	res.Cohort = *p.Cohort
-	if err := p.File.Requirements.agree(*p.Cohort); err != nil {
+	if err := p.File.Requirements.Agree(*p.Cohort); err != nil {
 		return res, usage(err, "choose another cohort file", "%s is not for this host", p.File.Name)
 	}
 	if p.Mutation != nil && p.Mutation.CohortID != res.Cohort.ID {

@@ -66,11 +66,11 @@ func TestCohortFile(t *testing.T) {
 func TestRequirementsMustAgreeWithMeasurement(t *testing.T) {
 	c := evidence.Cohort{Descriptor: evidence.CohortDescriptor{Arch: "amd64"}, Capabilities: map[string]string{"sentry.openat2": "ENOSYS"}}
 	c.Descriptor.Sandbox.Platform = "systrap"
-	if err := (Requirements{Platform: "systrap", Capabilities: map[string]string{"sentry.openat2": "ENOSYS"}}).agree(c); err != nil {
+	if err := (Requirements{Platform: "systrap", Capabilities: map[string]string{"sentry.openat2": "ENOSYS"}}).Agree(c); err != nil {
 		t.Errorf("met requirements: %v", err)
 	}
 	c.Descriptor.Sandbox.Version = "2"
-	err := Requirements{Platform: "kvm", Version: "1", Capabilities: map[string]string{"sentry.openat2": "ok"}}.agree(c)
+	err := Requirements{Platform: "kvm", Version: "1", Capabilities: map[string]string{"sentry.openat2": "ok"}}.Agree(c)
 	if !errors.Is(err, ErrOtherCohort) || !strings.Contains(err.Error(), "version") || !strings.Contains(err.Error(), "platform") || !strings.Contains(err.Error(), "sentry.openat2") {
 		t.Errorf("unmet requirements: %v", err)
 	}
