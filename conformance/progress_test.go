@@ -185,6 +185,22 @@ func TestColourOnlyWhereAsked(t *testing.T) {
 	}
 }
 
+// What failed is told however much was not run before it.
+func TestSummaryTellsFailuresFirst(t *testing.T) {
+	var r Report
+	for i := range maxRepeated + 5 {
+		r.Cases = append(r.Cases, ReportCase{ID: fmt.Sprintf("AA-%02d", i), Status: NotRun, Reason: "part-unavailable"})
+	}
+	r.Cases = append(r.Cases, ReportCase{ID: "ZZ-01", Status: Fail, Reason: "got-out"})
+	var b bytes.Buffer
+	p := newProgress(&b, false, false, len(r.Cases))
+	p.close()
+	p.summary(r)
+	if out := b.String(); !strings.Contains(out, "FAIL ZZ-01") || !strings.Contains(out, "and 6 more") || strings.Contains(out, "AA-19") {
+		t.Errorf("got\n%s", out)
+	}
+}
+
 func TestSummary(t *testing.T) {
 	r, _ := fixedReport()
 	r.Cases[1].Workloads[0].Failed[0].Text = "read " + strings.Repeat("W", 130) + " \x1b[2J"
@@ -210,12 +226,12 @@ FAIL FS-02 Leaf symlink: target-read
     target-changed: the canary has other bytes
     target-read: reading out-shadow returned 1,203 bytes
 
-INCONCLUSIVE FS-03 Ancestor swap: no-witness
-    hits: 2 of at least 20
-
 ERROR PR-01 Fork bomb: panic
     panic: index out of range goroutine 7 [running]:
     main.main()
+
+INCONCLUSIVE FS-03 Ancestor swap: no-witness
+    hits: 2 of at least 20
 
 WAIVED PR-02 Thread bomb: waived
     bug 12, until 2027-01-01

@@ -3,6 +3,7 @@
 package conformance
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -18,6 +19,9 @@ const (
 	maxRetold    = 600 // bytes of one text
 	defaultWidth = 100 // cells, where no terminal says
 )
+
+// toldFirst is the order in which the summary tells the cases again.
+var toldFirst = []Status{Fail, Errored, Inconclusive, Waived, NotRun}
 
 // summary tells the families, and once more what failed or proves nothing.
 func (p *progress) summary(r Report) {
@@ -45,7 +49,10 @@ func (p *progress) summary(r Report) {
 	table.Flush()
 	told := 0
 	var never []string
-	for _, c := range r.Cases {
+	// What failed first: it must not be cut off behind what a target lacks.
+	cases := slices.Clone(r.Cases)
+	slices.SortStableFunc(cases, func(a, b ReportCase) int { return cmp.Compare(slices.Index(toldFirst, a.Status), slices.Index(toldFirst, b.Status)) })
+	for _, c := range cases {
 		if c.Reason == "run-ended" {
 			never = append(never, c.ID)
 		}
