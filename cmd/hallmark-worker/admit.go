@@ -105,13 +105,14 @@ func (d *daemon) descriptor(ctx context.Context) (evidence.CohortDescriptor, err
 	if err != nil {
 		return evidence.CohortDescriptor{}, fmt.Errorf("measure cohort: %w", err)
 	}
+	backend, filesystem := d.cfg.Quota()
 	return cohort.Measure(ctx, cohort.Config{
 		Engine: cohort.EngineFacts{
 			Pid: info.InstancePid, Version: info.Version, StorageDriver: info.StorageDriver, ImageStore: info.ImageStore,
 			SecurityOptions: info.SecurityOptions, UserNamespaces: info.UsernsRemapped, DefaultRuntime: info.DefaultRuntime,
 			SwapLimit: info.SwapLimit, RuntimePath: info.RuntimePath, RuntimeArgs: info.RuntimeArgs,
 		},
-		Quota:  evidence.CohortQuota{Backend: worker.QuotaBackend, Filesystem: worker.QuotaFilesystem},
+		Quota:  evidence.CohortQuota{Backend: backend, Filesystem: filesystem},
 		Digest: d.digests.File,
 	})
 }

@@ -103,12 +103,25 @@ func TestCheckConfigExplains(t *testing.T) {
 		}
 	}
 	for _, m := range members() {
-		top, _, nested := strings.Cut(m.path, ".")
-		if unset := strings.Contains(out, "\n"+top+" is not set"); nested && unset && top != "limits" {
-			continue
+		unset := false // a group that it is in
+		for i, c := range m.path {
+			group := m.path[:i]
+			unset = unset || c == '.' && group != "limits" && strings.Contains(joined, " "+group+" is not set")
 		}
-		if !strings.Contains(joined, m.meaning) {
+		if !unset && !strings.Contains(joined, m.meaning) {
 			t.Errorf("%s is not explained in the output", m.path)
+		}
+	}
+	project, _, code := explained(t, strings.Replace(text, `"reserveInodes": 10000`, `"reserveInodes": 10000, "projectQuota": {"filesystem": "xfs", "firstId": 1048576, "lastId": 2097152}`, 1))
+	for _, want := range []string{"workspaces.projectQuota.filesystem = xfs\n", "workspaces.projectQuota.lastId = 2097152\n"} {
+		if code != 0 || !strings.Contains(project, want) {
+			t.Errorf("exit status %d, it does not say %q", code, want)
+		}
+	}
+	wrong, _, code := explained(t, strings.Replace(text, `"reserveInodes": 10000`, `"reserveInodes": 10000, "projectQuota": {"filesystem": "btrfs", "firstId": 1, "lastId": 2}`, 1))
+	for _, want := range []string{`give "ext4" or "xfs"`, "are not a range within 1048576 to 4294967294"} {
+		if code == 0 || !strings.Contains(strings.Join(strings.Fields(wrong), " "), want) {
+			t.Errorf("exit status %d, it does not say %q", code, want)
 		}
 	}
 	moved, _, code := explained(t, strings.Replace(text, `"log"`, `"limits": {"nonces": 50000, "creates": 4}, "log"`, 1))

@@ -56,7 +56,7 @@ type daemon struct {
 	gate       *startGate
 	live       *admission.Live // in production mode
 	digests    filedigest.Reader
-	loop       *quota.Loop
+	workspaces workspaces
 	sessions   *session.Manager
 	resolver   *credential.Resolver // nil without providers
 	metrics    *metrics.Metrics
@@ -229,19 +229,54 @@ func (d *daemon) prepare(ctx context.Context) (err error) {
 	return needsOrNil(err, "the engine cannot be used", "start the engine, or correct engine")
 }
 
+// workspaces is the quota backend of this worker.
+type workspaces interface {
+	session.Quota
+	Close() error
+}
+
+// bounded takes the workspace directory. There is no backend without a bound.
+func (d *daemon) bounded() (workspaces, error) {
+	w := d.cfg.Workspaces
+	var out workspaces
+	var err error
+	if q := w.ProjectQuota; q != nil {
+		out, err = orNil(quota.NewProject(quota.ProjectConfig{
+			Dir: w.Dir, Filesystem: q.Filesystem, FirstID: q.FirstID, LastID: q.LastID, Helper: d.quota.Path, HelperDigest: d.quota.Digest,
+			ReserveBytes: w.ReserveBytes, ReserveInodes: w.ReserveInodes, EngineMountinfo: d.engine.Mountinfo, Log: d.log,
+		}))
+	} else {
+		out, err = orNil(quota.NewLoop(quota.LoopConfig{
+			Dir: w.Dir, Helper: d.quota.Path, HelperDigest: d.quota.Digest,
+			ReserveBytes: w.ReserveBytes, ReserveInodes: w.ReserveInodes,
+			EngineMountinfo: d.engine.Mountinfo, Log: d.log,
+		}))
+	}
+	switch {
+	case errors.Is(err, quota.ErrLocked):
+		return nil, needs(err, "another worker uses the workspace directory", "give each worker a workspaces.dir of its own, or end the other one")
+	case errors.Is(err, quota.ErrNotEnforced):
+		return nil, needs(err, "project quota is not enforced where workspaces are",
+			"mount the file system of workspaces.dir with prjquota on a kernel that has it, or leave workspaces.projectQuota out")
+	case err != nil:
+		return nil, needs(err, "workspaces cannot be bounded", "correct workspaces")
+	}
+	return out, nil
+}
+
+// orNil keeps a nil pointer from becoming an interface that is not nil.
+func orNil[T workspaces](w T, err error) (workspaces, error) {
+	if err != nil {
+		return nil, err
+	}
+	return w, nil
+}
+
 // build makes the lifecycle and the server.
 func (d *daemon) build(ctx context.Context) (*worker.Server, error) {
 	var err error
-	d.loop, err = quota.NewLoop(quota.LoopConfig{
-		Dir: d.cfg.Workspaces.Dir, Helper: d.quota.Path, HelperDigest: d.quota.Digest,
-		ReserveBytes: d.cfg.Workspaces.ReserveBytes, ReserveInodes: d.cfg.Workspaces.ReserveInodes,
-		EngineMountinfo: d.engine.Mountinfo, Log: d.log,
-	})
-	if errors.Is(err, quota.ErrLocked) {
-		return nil, needs(err, "another worker uses the workspace directory", "give each worker a workspaces.dir of its own, or end the other one")
-	}
-	if err != nil {
-		return nil, needs(err, "workspaces cannot be bounded", "correct workspaces")
+	if d.workspaces, err = d.bounded(); err != nil {
+		return nil, err
 	}
 	limits := d.cfg.EffectiveLimits()
 	sc := session.Config{
@@ -252,7 +287,7 @@ func (d *daemon) build(ctx context.Context) (*worker.Server, error) {
 		},
 		Ceilings: d.cfg.Ceilings,
 		Limits:   session.Limits{Creates: int(limits.Creates), Execs: int(limits.Execs), ExecsPerSandbox: int(limits.ExecsPerSandbox)},
-		Store:    d.store, Engine: d.engine, Quota: d.loop, Gate: d.gate, Log: d.log,
+		Store:    d.store, Engine: d.engine, Quota: d.workspaces, Gate: d.gate, Log: d.log,
 	}
 	if sc.Credentials, err = d.credentials(); err != nil {
 		return nil, needs(err, "credentials cannot be provided", "correct credentials")
@@ -334,8 +369,8 @@ func (d *daemon) close() error {
 	if d.engine != nil {
 		errs = append(errs, d.engine.Close())
 	}
-	if d.loop != nil {
-		errs = append(errs, d.loop.Close())
+	if d.workspaces != nil {
+		errs = append(errs, d.workspaces.Close())
 	}
 	if d.store != nil {
 		errs = append(errs, d.store.Close())

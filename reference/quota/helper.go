@@ -19,22 +19,25 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/hallmark-sandbox/hallmark/reference/quota/loopimage"
+	"github.com/hallmark-sandbox/hallmark/reference/quota/exitcode"
 )
 
 // answerLimit bounds what is read from the helper, in bytes: ids of at most 128 bytes each.
 const answerLimit = 16 << 20
 
+// helper is hallmark-quota for one backend and one directory.
+type helper struct{ path, digest, backend, dir string }
+
 // call runs one verb of the helper and decodes its answer into out.
-func (l *Loop) call(ctx context.Context, out any, verb string, args ...string) error {
-	exe, err := l.pinned()
+func (h helper) call(ctx context.Context, out any, verb string, args ...string) error {
+	exe, err := h.pinned()
 	if err != nil {
 		return err
 	}
 	defer exe.Close()
 	// The child resolves the path among its own descriptors, so what was hashed is what
 	// runs: a path that was exchanged meanwhile does not matter.
-	c := exec.CommandContext(ctx, "/proc/self/fd/"+strconv.Itoa(int(exe.Fd())), append([]string{"loop", verb, l.cfg.Dir}, args...)...)
+	c := exec.CommandContext(ctx, "/proc/self/fd/"+strconv.Itoa(int(exe.Fd())), append([]string{h.backend, verb, h.dir}, args...)...)
 	c.Args[0] = "hallmark-quota"
 	c.Dir, c.Env = "/", []string{}
 	// The helper ends with this process, or it could still mount what the next process believes
@@ -67,14 +70,14 @@ func (l *Loop) call(ctx context.Context, out any, verb string, args ...string) e
 	}
 	if err != nil {
 		message := strings.TrimPrefix(strings.TrimSpace(stderr.String()), "hallmark-quota: ")
-		return loopimage.FromExit(exit.ExitCode(), message)
+		return exitcode.Error(exit.ExitCode(), message)
 	}
 	return nil
 }
 
 // pinned opens the helper and compares its digest with the configured one.
-func (l *Loop) pinned() (*os.File, error) {
-	f, err := os.OpenFile(l.cfg.Helper, os.O_RDONLY|syscall.O_NOFOLLOW, 0)
+func (h helper) pinned() (*os.File, error) {
+	f, err := os.OpenFile(h.path, os.O_RDONLY|syscall.O_NOFOLLOW, 0)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrHelper, err)
 	}
@@ -84,12 +87,12 @@ func (l *Loop) pinned() (*os.File, error) {
 			err = errors.New("it must be a regular file that only root can write")
 		}
 	}
-	h := sha256.New()
+	sum := sha256.New()
 	if err == nil {
-		_, err = io.Copy(h, f)
+		_, err = io.Copy(sum, f)
 	}
-	if got := "sha256:" + hex.EncodeToString(h.Sum(nil)); err == nil && got != l.cfg.HelperDigest {
-		err = fmt.Errorf("%s has digest %s", l.cfg.Helper, got)
+	if got := "sha256:" + hex.EncodeToString(sum.Sum(nil)); err == nil && got != h.digest {
+		err = fmt.Errorf("%s has digest %s", h.path, got)
 	}
 	if err != nil {
 		f.Close()

@@ -4,8 +4,9 @@
 // It owns the workspace directory's images and mounts through one helper program, and
 // observes the engine's mount table. It never reports a bound that the kernel did not
 // confirm, never follows a path that a tenant can change, never runs a helper whose digest
-// it has not just computed, and has no "off" mode. The one backend is the loop image:
-// read reference/quota/loopimage next.
+// it has not just computed, and has no "off" mode. There are two backends: Loop, a file system image
+// per workspace, and Project, project quota of ext4 or XFS. Read reference/quota/loopimage next, or
+// reference/quota/project.
 package quota
 
 import (
@@ -19,19 +20,26 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/hallmark-sandbox/hallmark/reference/quota/exitcode"
 	"github.com/hallmark-sandbox/hallmark/reference/quota/loopimage"
 )
 
 // Sentinels, matched with errors.Is.
 var (
-	ErrReserve      = loopimage.ErrReserve      // the host reserve does not allow it; nothing was made
-	ErrBusy         = loopimage.ErrBusy         // still in use
-	ErrNotFound     = loopimage.ErrNotFound     // no such workspace
-	ErrMissingMount = loopimage.ErrMissingMount // not mounted as it must be
-	ErrSpec         = loopimage.ErrSpec         // impossible bounds
-	ErrMismatch     = loopimage.ErrMismatch     // the workspace exists with other bounds; it is never resized
-	ErrCorrupt      = loopimage.ErrCorrupt      // the image is damaged or gone
-	ErrTool         = loopimage.ErrTool         // a program or kernel facility is missing
+	ErrReserve      = exitcode.ErrReserve      // the host reserve does not allow it; nothing was made
+	ErrBusy         = exitcode.ErrBusy         // still in use
+	ErrNotFound     = exitcode.ErrNotFound     // no such workspace
+	ErrMissingMount = exitcode.ErrMissingMount // not mounted as it must be
+	ErrSpec         = exitcode.ErrSpec         // impossible bounds
+	ErrMismatch     = exitcode.ErrMismatch     // the workspace exists with other bounds; it is never resized
+	ErrCorrupt      = exitcode.ErrCorrupt      // the image is damaged or gone
+	ErrTool         = exitcode.ErrTool         // a program or kernel facility is missing
+	ErrNotEnforced  = exitcode.ErrNotEnforced  // the kernel holds no limit
+	ErrChanged      = exitcode.ErrChanged      // somebody else works in the workspace
+	ErrOutsideLink  = exitcode.ErrOutsideLink  // to be repaired
+	ErrForeign      = exitcode.ErrForeign      // a mount point or a device in the workspace
+	ErrExhausted    = exitcode.ErrExhausted    // no project id is left
+	ErrTooLarge     = exitcode.ErrTooLarge     // it held more than its bounds before
 	ErrHelper       = errors.New("the quota helper is not the pinned one")
 )
 
@@ -120,6 +128,10 @@ func NewLoop(cfg LoopConfig) (*Loop, error) {
 	return l, nil
 }
 
+func (l *Loop) call(ctx context.Context, out any, verb string, args ...string) error {
+	return helper{l.cfg.Helper, l.cfg.HelperDigest, "loop", l.cfg.Dir}.call(ctx, out, verb, args...)
+}
+
 // Close gives the directory back. Workspaces stay as they are. No other method may be called
 // afterwards.
 func (l *Loop) Close() error {
@@ -190,17 +202,22 @@ const (
 	releaseMargin  = 50 * time.Millisecond
 )
 
+// patience is how long the helper may wait for the kernel.
+func patience(ctx context.Context) time.Duration {
+	d, ok := ctx.Deadline()
+	if !ok {
+		return releaseDefault
+	}
+	left := time.Until(d)
+	// A busy host starts the helper late, and its answer has to come before the deadline.
+	return max(left-max(releaseMargin, min(left/4, time.Second)), 0)
+}
+
 // Release unmounts the workspace and returns nil only when no loop device names its image.
 // ErrBusy when one still does at ctx's deadline. Releasing what is not mounted succeeds.
 func (l *Loop) Release(ctx context.Context, workspaceID string) error {
-	wait := releaseDefault
-	if d, ok := ctx.Deadline(); ok {
-		left := time.Until(d)
-		// A busy host starts the helper late, and its answer has to come before the deadline.
-		wait = max(left-max(releaseMargin, min(left/4, time.Second)), 0)
-	}
 	var d loopimage.Done
-	if err := l.call(ctx, &d, "release", workspaceID, itoa(wait.Milliseconds())); err != nil {
+	if err := l.call(ctx, &d, "release", workspaceID, itoa(patience(ctx).Milliseconds())); err != nil {
 		return fmt.Errorf("release workspace: %w", err)
 	}
 	return nil

@@ -48,7 +48,7 @@ type Engine interface {
 	Instance(ctx context.Context) (string, error)
 }
 
-// Quota is session's view of the workspace backend; *quota.Loop is one.
+// Quota is session's view of the workspace backend; *quota.Loop and *quota.Project are ones.
 type Quota interface {
 	// Known reports whether the workspace was prepared before, so that it may hold data.
 	Known(ctx context.Context, workspaceID string) (bool, error)

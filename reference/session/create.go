@@ -273,7 +273,7 @@ func (m *Manager) container(ctx context.Context, s *sandbox, image engine.Image,
 // workspaceError maps what the quota backend refused.
 func workspaceError(err error) error {
 	switch {
-	case errors.Is(err, quota.ErrReserve):
+	case errors.Is(err, quota.ErrReserve), errors.Is(err, quota.ErrExhausted), errors.Is(err, quota.ErrTooLarge):
 		return api.E(api.QuotaExceeded, err)
 	case errors.Is(err, quota.ErrSpec):
 		return api.E(api.RequestInvalid, err)

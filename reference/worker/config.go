@@ -14,6 +14,7 @@ import (
 	"github.com/hallmark-sandbox/hallmark/reference/api"
 	"github.com/hallmark-sandbox/hallmark/reference/capability"
 	"github.com/hallmark-sandbox/hallmark/reference/credential"
+	"github.com/hallmark-sandbox/hallmark/reference/quota/project"
 	"github.com/hallmark-sandbox/hallmark/strictjson"
 )
 
@@ -74,6 +75,29 @@ type Workspaces struct {
 	Dir           string `json:"dir"`
 	ReserveBytes  int64  `json:"reserveBytes"`
 	ReserveInodes int64  `json:"reserveInodes"`
+	// ProjectQuota bounds workspaces by project quota of the file system of Dir; absent: an image each.
+	ProjectQuota *ProjectQuota `json:"projectQuota,omitempty"`
+}
+
+// ProjectQuota says what Dir is on, and which project ids there are this worker's alone.
+type ProjectQuota struct {
+	Filesystem string `json:"filesystem"` // ext4 or xfs; the start compares it with the kernel's word
+	FirstID    int64  `json:"firstId"`
+	LastID     int64  `json:"lastId"`
+}
+
+func (q ProjectQuota) validate(ceilings api.Resources) []error {
+	var bad []error
+	if q.Filesystem != "ext4" && q.Filesystem != "xfs" {
+		bad = append(bad, errors.New("workspaces.projectQuota.filesystem is neither ext4 nor xfs"))
+	}
+	if q.FirstID < project.MinProjectID || q.LastID > project.MaxProjectID || q.FirstID > q.LastID {
+		bad = append(bad, fmt.Errorf("workspaces.projectQuota.firstId and lastId are not a range within %d to %d", project.MinProjectID, uint32(project.MaxProjectID)))
+	}
+	if ceilings.WorkspaceInodes > project.MaxWorkspaceInodes {
+		bad = append(bad, fmt.Errorf("ceilings.workspaceInodes is above %d, which is the most with project quota", project.MaxWorkspaceInodes))
+	}
+	return bad
 }
 
 // Authority is whose capabilities count: one key, or two during rotation.
@@ -219,6 +243,9 @@ func (c Config) Validate() error {
 	need(api.ValidID(c.Engine.Runtime), "engine.runtime is not the name of a runtime")
 	need(api.ValidDigest(c.SandboxBinary.Digest), "sandboxBinary.digest is not a digest")
 	need(c.Workspaces.ReserveBytes >= 0 && c.Workspaces.ReserveInodes >= 0, "workspaces.reserveBytes or workspaces.reserveInodes is negative")
+	if q := c.Workspaces.ProjectQuota; q != nil {
+		bad = append(bad, q.validate(c.Ceilings)...)
+	}
 	need(c.Authority.Issuer != "", "authority.issuer is empty")
 	need(len(c.Authority.Keys) == 1 || len(c.Authority.Keys) == 2, "authority.keys holds %d keys, one or two are needed", len(c.Authority.Keys))
 	for _, k := range c.Authority.Keys {
@@ -244,6 +271,7 @@ func (c Config) Validate() error {
 // not in it, nor are reserves, which only ever refuse more, nor providers and bindings: that
 // secrets are delivered at all is a feature, whose they are differs from worker to worker.
 func (c Config) SecurityDocument() ([]byte, error) {
+	backend, filesystem := c.Quota()
 	return strictjson.Canonical(struct {
 		Schema          string     `json:"schema"`
 		ProtocolVersion string     `json:"protocolVersion"`
@@ -254,16 +282,18 @@ func (c Config) SecurityDocument() ([]byte, error) {
 		QuotaFilesystem string     `json:"quotaFilesystem"`
 		Cleartext       bool       `json:"unsafeCleartextLoopback,omitzero"` // so that evidence without it does not admit it
 	}{
-		"hallmark.security-config.v1", api.ProtocolVersion, c.Features(), c.EffectiveLimits(), api.MaxTokenSeconds, QuotaBackend, QuotaFilesystem,
+		"hallmark.security-config.v1", api.ProtocolVersion, c.Features(), c.EffectiveLimits(), api.MaxTokenSeconds, backend, filesystem,
 		c.UnsafeCleartextLoopback != "",
 	})
 }
 
-// What workspaces are bounded by.
-const (
-	QuotaBackend    = "loop"
-	QuotaFilesystem = "ext4"
-)
+// Quota returns what workspaces are bounded by, and on which file system, in the words of a cohort.
+func (c Config) Quota() (backend, filesystem string) {
+	if q := c.Workspaces.ProjectQuota; q != nil {
+		return "prjquota", q.Filesystem
+	}
+	return "loop", "ext4"
+}
 
 // VerifierKeys returns the authority's keys.
 func (c Config) VerifierKeys() []capability.Key {

@@ -94,7 +94,14 @@ func TestLoadConfig(t *testing.T) {
 		"metrics name":   {func(c *Config) { c.Metrics = &Metrics{Listen: "localhost:9464"} }, nil, "metrics.listen"},
 		"metrics port":   {func(c *Config) { c.Metrics = &Metrics{Listen: "127.0.0.1:0"} }, nil, "metrics.listen"},
 		"metrics on API": {func(c *Config) { c.Metrics = &Metrics{Listen: "/run/../run/w.sock"} }, nil, "listener of the API"},
-		"no binary":      {func(c *Config) { c.SandboxBinary.Digest = "" }, nil, "sandboxBinary.digest"},
+		"quota on btrfs": {func(c *Config) { c.Workspaces.ProjectQuota = &ProjectQuota{"btrfs", 1 << 20, 1 << 21} }, nil, "workspaces.projectQuota.filesystem is neither"},
+		"the engine's":   {func(c *Config) { c.Workspaces.ProjectQuota = &ProjectQuota{"xfs", 1, 1 << 21} }, nil, "not a range within 1048576"},
+		"no id at all":   {func(c *Config) { c.Workspaces.ProjectQuota = &ProjectQuota{"xfs", 1<<20 + 1, 1 << 20} }, nil, "not a range"},
+		"the last id":    {func(c *Config) { c.Workspaces.ProjectQuota = &ProjectQuota{"ext4", 1 << 20, 1<<32 - 1} }, nil, "not a range"},
+		"too many files": {func(c *Config) {
+			c.Workspaces.ProjectQuota, c.Ceilings.WorkspaceInodes = &ProjectQuota{"xfs", 1 << 20, 1 << 21}, 1<<22
+		}, nil, "ceilings.workspaceInodes"},
+		"no binary": {func(c *Config) { c.SandboxBinary.Digest = "" }, nil, "sandboxBinary.digest"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := goodConfig(t)
@@ -127,6 +134,30 @@ func TestSecurityDocument(t *testing.T) {
 	b.Ceilings.MemoryBytes++
 	if dc, err := b.SecurityDocument(); err != nil || bytes.Equal(da, dc) {
 		t.Errorf("other ceilings, same document: %v", err)
+	}
+}
+
+// Evidence about one quota backend admits no other.
+func TestQuotaShowsInTheSecurityDocument(t *testing.T) {
+	seen := map[string]string{}
+	for name, q := range map[string]*ProjectQuota{"loop": nil, "xfs": {"xfs", 1 << 20, 1 << 21}, "ext4": {"ext4", 1 << 20, 1 << 21}} {
+		c := goodConfig(t)
+		c.Workspaces.ProjectQuota = q
+		got, err := load(t, c)
+		if err != nil {
+			t.Fatal(name, err)
+		}
+		doc, err := got.SecurityDocument()
+		if other := seen[string(doc)]; err != nil || other != "" {
+			t.Errorf("%s has the document of %q: %v", name, other, err)
+		}
+		seen[string(doc)] = name
+		if q != nil {
+			c.Workspaces.ProjectQuota = &ProjectQuota{q.Filesystem, 1<<20 + 7, 1 << 22}
+			if again, err := c.SecurityDocument(); err != nil || !bytes.Equal(doc, again) {
+				t.Errorf("%s: which ids they are is in it: %v", name, err)
+			}
+		}
 	}
 }
 

@@ -30,7 +30,9 @@ import (
 	"github.com/hallmark-sandbox/hallmark/reference/engine"
 	"github.com/hallmark-sandbox/hallmark/reference/filedigest"
 	"github.com/hallmark-sandbox/hallmark/reference/quota"
+	"github.com/hallmark-sandbox/hallmark/reference/quota/exitcode"
 	"github.com/hallmark-sandbox/hallmark/reference/quota/loopimage"
+	"github.com/hallmark-sandbox/hallmark/reference/quota/project"
 	"github.com/hallmark-sandbox/hallmark/reference/state"
 	"github.com/hallmark-sandbox/hallmark/reference/supervisor"
 	"github.com/hallmark-sandbox/hallmark/reference/workspace"
@@ -83,6 +85,43 @@ var ours = map[string]struct {
 	"quota.ErrNotFound":         {quota.ErrNotFound, api.Unavailable},
 	"quota.ErrReserve":          {quota.ErrReserve, api.Unavailable},
 	"quota.ErrSpec":             {quota.ErrSpec, api.Unavailable},
+	"exitcode.ErrBusy":          {exitcode.ErrBusy, api.Unavailable},
+	"exitcode.ErrChanged":       {exitcode.ErrChanged, api.Unavailable},
+	"exitcode.ErrCorrupt":       {exitcode.ErrCorrupt, api.Unavailable},
+	"exitcode.ErrExhausted":     {exitcode.ErrExhausted, api.Unavailable},
+	"exitcode.ErrForeign":       {exitcode.ErrForeign, api.Unavailable},
+	"exitcode.ErrMismatch":      {exitcode.ErrMismatch, api.Unavailable},
+	"exitcode.ErrMissingMount":  {exitcode.ErrMissingMount, api.Unavailable},
+	"exitcode.ErrNotEnforced":   {exitcode.ErrNotEnforced, api.Unavailable},
+	"exitcode.ErrNotFound":      {exitcode.ErrNotFound, api.Unavailable},
+	"exitcode.ErrOutsideLink":   {exitcode.ErrOutsideLink, api.Unavailable},
+	"exitcode.ErrReserve":       {exitcode.ErrReserve, api.Unavailable},
+	"exitcode.ErrSpec":          {exitcode.ErrSpec, api.Unavailable},
+	"exitcode.ErrTooLarge":      {exitcode.ErrTooLarge, api.Unavailable},
+	"exitcode.ErrTool":          {exitcode.ErrTool, api.Unavailable},
+	"exitcode.ErrUsage":         {exitcode.ErrUsage, api.Unavailable},
+	"project.ErrBusy":           {project.ErrBusy, api.Unavailable},
+	"project.ErrChanged":        {project.ErrChanged, api.Unavailable},
+	"project.ErrCorrupt":        {project.ErrCorrupt, api.Unavailable},
+	"project.ErrExhausted":      {project.ErrExhausted, api.Unavailable},
+	"project.ErrForeign":        {project.ErrForeign, api.Unavailable},
+	"project.ErrMismatch":       {project.ErrMismatch, api.Unavailable},
+	"project.ErrMissingMount":   {project.ErrMissingMount, api.Unavailable},
+	"project.ErrNotEnforced":    {project.ErrNotEnforced, api.Unavailable},
+	"project.ErrNotFound":       {project.ErrNotFound, api.Unavailable},
+	"project.ErrOutsideLink":    {project.ErrOutsideLink, api.Unavailable},
+	"project.ErrReserve":        {project.ErrReserve, api.Unavailable},
+	"project.ErrSpec":           {project.ErrSpec, api.Unavailable},
+	"project.ErrTooLarge":       {project.ErrTooLarge, api.Unavailable},
+	"project.ErrTool":           {project.ErrTool, api.Unavailable},
+	"project.ErrUsage":          {project.ErrUsage, api.Unavailable},
+	"project.FileError":         {&project.FileError{Path: "p", Err: project.ErrForeign}, api.Unavailable},
+	"quota.ErrChanged":          {quota.ErrChanged, api.Unavailable},
+	"quota.ErrExhausted":        {quota.ErrExhausted, api.Unavailable},
+	"quota.ErrForeign":          {quota.ErrForeign, api.Unavailable},
+	"quota.ErrNotEnforced":      {quota.ErrNotEnforced, api.Unavailable},
+	"quota.ErrOutsideLink":      {quota.ErrOutsideLink, api.Unavailable},
+	"quota.ErrTooLarge":         {quota.ErrTooLarge, api.Unavailable},
 	"quota.ErrTool":             {quota.ErrTool, api.Unavailable},
 	"state.ErrBroken":           {state.ErrBroken, api.Unavailable},
 	"state.ErrClosed":           {state.ErrClosed, api.Unavailable},

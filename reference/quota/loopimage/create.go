@@ -13,6 +13,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/hallmark-sandbox/hallmark/reference/quota/internal/durable"
 )
 
 // hostFiles is how many inodes one workspace takes of the host: record, lock, image, mount point, and a temporary.
@@ -78,7 +80,7 @@ func (s *Store) Create(ctx context.Context, id string, bytes, inodes int64, rese
 	if err := os.Rename(p.tmp, p.image); err != nil {
 		return Created{}, fmt.Errorf("name image: %w", err)
 	}
-	if err := syncDir(filepath.Dir(p.image)); err != nil {
+	if err := durable.SyncDir(filepath.Dir(p.image)); err != nil {
 		return Created{}, err
 	}
 	rec.Ready = true
@@ -124,7 +126,7 @@ func (s *Store) allocate(ctx context.Context, p paths, rec record, g geometry, r
 	}
 	_ = os.Remove(p.tmp) // not later: the space must not stay taken by a failed create
 	if err == unix.ENOSPC || err == unix.EDQUOT {
-		return errors.Join(fmt.Errorf("%w: %w", ErrReserve, err), removeFile(p.record))
+		return errors.Join(fmt.Errorf("%w: %w", ErrReserve, err), durable.Remove(p.record))
 	}
 	return fmt.Errorf("preallocate image: %w", err)
 }
@@ -214,13 +216,6 @@ func checkImage(p paths, g geometry) (*syscall.Stat_t, error) {
 	return st, nil
 }
 
-func removeFile(path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("remove file: %w", err)
-	}
-	return nil
-}
-
 func removeImages(p paths) error {
-	return errors.Join(removeFile(p.tmp), removeFile(p.image))
+	return errors.Join(durable.Remove(p.tmp), durable.Remove(p.image))
 }

@@ -4,8 +4,9 @@ package loopimage
 
 import (
 	"errors"
-	"fmt"
 	"testing"
+
+	"github.com/hallmark-sandbox/hallmark/reference/quota/internal/durable"
 )
 
 func TestSuperblocks(t *testing.T) {
@@ -50,25 +51,6 @@ func TestGeometryHoldsTheRequest(t *testing.T) {
 	}
 }
 
-func TestExitCodesSurviveTheProcessBorder(t *testing.T) {
-	seen := map[int]bool{0: true, ExitInternal: true}
-	for _, e := range exits {
-		code := ExitCode(fmt.Errorf("step: %w", e.err))
-		if code != e.code || seen[code] || !errors.Is(FromExit(code, "message"), e.err) {
-			t.Errorf("%v: exit code %d", e.err, code)
-		}
-		seen[code] = true
-	}
-	if ExitCode(nil) != 0 || ExitCode(errors.New("other")) != ExitInternal {
-		t.Error("exit codes without a sentinel")
-	}
-	for _, e := range exits {
-		if errors.Is(FromExit(ExitInternal, "message"), e.err) {
-			t.Errorf("an internal error became %v", e.err)
-		}
-	}
-}
-
 // FuzzRecord: refuse, or have every member in range.
 func FuzzRecord(f *testing.F) {
 	f.Add([]byte(`{"workspaceId":"w","bytes":1,"inodes":1,"ready":true}`))
@@ -76,7 +58,7 @@ func FuzzRecord(f *testing.F) {
 	f.Add([]byte(`{"workspaceId":"w","bytes":-1,"inodes":1}`))
 	f.Add([]byte(`{"workspaceId":"w","other":1}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if r, err := decodeRecord(b); err == nil && (!idRE.MatchString(r.WorkspaceID) || r.Bytes <= 0 || r.Inodes <= 0) {
+		if r, err := decodeRecord(b); err == nil && (!durable.ValidID(r.WorkspaceID) || r.Bytes <= 0 || r.Inodes <= 0) {
 			t.Errorf("accepted %+v", r)
 		}
 	})

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/hallmark-sandbox/hallmark/reference/quota/internal/durable"
 )
 
 // releasePoll is how often the kernel is asked again, while a release waits.
@@ -90,13 +92,13 @@ func (s *Store) Purge(ctx context.Context, id string) (Done, error) {
 	found := err == nil
 	err = errors.Join(removeImages(p), removeMountPoint(p.mount))
 	if err == nil {
-		err = syncDir(filepath.Dir(p.image))
+		err = durable.SyncDir(filepath.Dir(p.image))
 	}
 	if err == nil {
-		err = errors.Join(removeFile(strings.TrimSuffix(p.record, ".json")+".new"), removeFile(p.record))
+		err = errors.Join(durable.Remove(durable.Temporary(p.record)), durable.Remove(p.record))
 	}
 	if err == nil {
-		err = syncDir(filepath.Dir(p.record))
+		err = durable.SyncDir(filepath.Dir(p.record))
 	}
 	return Done{Found: found}, err
 }

@@ -5,30 +5,19 @@ package loopimage
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
-	"syscall"
-	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/hallmark-sandbox/hallmark/reference/quota/internal/durable"
 )
 
 // Tenant is the uid and gid that owns the root directory of every workspace.
 const Tenant = 65532
-
-// lockPoll is how often a held lock is tried again.
-const lockPoll = 5 * time.Millisecond
-
-var idRE = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$`)
 
 // Store is one directory of images. Operations on one workspace exclude each other,
 // between processes too. Lock order: workspace, then directory.
@@ -48,27 +37,8 @@ type record struct {
 // Open checks dir, which must be absolute and without symlinks, and creates what is
 // missing in it. dir itself is created with mode 0700; an existing one must have it.
 func Open(dir string, tools Tools) (*Store, error) {
-	if !filepath.IsAbs(dir) || filepath.Clean(dir) != dir {
-		return nil, fmt.Errorf("%w: %q is not an absolute, clean path", ErrUsage, dir)
-	}
-	if os.Geteuid() != 0 {
-		return nil, fmt.Errorf("%w: loop images need root", ErrTool)
-	}
-	for _, d := range []string{dir, dir + "/records", dir + "/images", dir + "/mnt"} {
-		if err := os.Mkdir(d, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-			return nil, fmt.Errorf("make store directory: %w", err)
-		}
-		st, err := os.Lstat(d)
-		if err != nil {
-			return nil, fmt.Errorf("check store directory: %w", err)
-		}
-		if sys := st.Sys().(*syscall.Stat_t); st.Mode() != fs.ModeDir|0o700 || sys.Uid != 0 || sys.Gid != 0 {
-			return nil, fmt.Errorf("%w: %s must be a directory of root with mode 0700", ErrTool, d)
-		}
-	}
-	real, err := filepath.EvalSymlinks(dir)
-	if err != nil || real != dir {
-		return nil, fmt.Errorf("%w: %s has a symlink in it", ErrUsage, dir)
+	if err := durable.Directories(dir, "records", "images", "mnt"); err != nil {
+		return nil, err
 	}
 	return &Store{dir: dir, tools: tools}, nil
 }
@@ -77,46 +47,14 @@ func Open(dir string, tools Tools) (*Store, error) {
 type paths struct{ id, record, lock, tmp, image, mount string }
 
 func (s *Store) paths(id string) (paths, error) {
-	if !idRE.MatchString(id) {
-		return paths{}, fmt.Errorf("%w: workspace id is not an identifier", ErrUsage)
+	h, err := durable.Name(id)
+	if err != nil {
+		return paths{}, err
 	}
-	sum := sha256.Sum256([]byte(id))
-	h := hex.EncodeToString(sum[:16])
 	return paths{
 		id: id, record: s.dir + "/records/" + h + ".json", lock: s.dir + "/records/" + h + ".lock",
 		tmp: s.dir + "/images/" + h + ".tmp", image: s.dir + "/images/" + h + ".img", mount: s.dir + "/mnt/" + h,
 	}, nil
-}
-
-// flock takes an exclusive lock on path, which it creates, within ctx. The lock lives as
-// long as any descriptor of the returned file, children included.
-func flock(ctx context.Context, path string) (*os.File, error) {
-	for {
-		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
-		if err != nil {
-			return nil, fmt.Errorf("open lock: %w", err)
-		}
-		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			// A purge removes the file while it holds the lock: take the one that has the name.
-			held, err1 := f.Stat()
-			named, err2 := os.Lstat(path)
-			if err1 == nil && err2 == nil && os.SameFile(held, named) {
-				return f, nil
-			}
-			f.Close()
-			continue
-		}
-		f.Close()
-		if err != unix.EWOULDBLOCK && err != unix.EINTR {
-			return nil, fmt.Errorf("lock %s: %w", filepath.Base(path), err)
-		}
-		select {
-		case <-ctx.Done():
-			return nil, fmt.Errorf("%w: another operation holds the lock", ErrBusy)
-		case <-time.After(lockPoll):
-		}
-	}
 }
 
 // lockWorkspace returns the names and the lock of id. unlock leaves no file behind
@@ -125,7 +63,7 @@ func (s *Store) lockWorkspace(ctx context.Context, id string) (p paths, lock *os
 	if p, err = s.paths(id); err != nil {
 		return p, nil, nil, err
 	}
-	lock, err = flock(ctx, p.lock)
+	lock, err = durable.Lock(ctx, p.lock)
 	if err != nil {
 		return p, nil, nil, err
 	}
@@ -137,7 +75,9 @@ func (s *Store) lockWorkspace(ctx context.Context, id string) (p paths, lock *os
 	}, nil
 }
 
-func (s *Store) lockDir(ctx context.Context) (*os.File, error) { return flock(ctx, s.dir+"/lock") }
+func (s *Store) lockDir(ctx context.Context) (*os.File, error) {
+	return durable.Lock(ctx, s.dir+"/lock")
+}
 
 // readRecord returns ErrNotFound when the workspace has none.
 func readRecord(p paths) (record, error) {
@@ -193,7 +133,7 @@ func decodeRecord(b []byte) (record, error) {
 	if err := d.Decode(&r); err != nil {
 		return r, err
 	}
-	if !idRE.MatchString(r.WorkspaceID) || r.Bytes <= 0 || r.Inodes <= 0 {
+	if !durable.ValidID(r.WorkspaceID) || r.Bytes <= 0 || r.Inodes <= 0 {
 		return r, errors.New("a member is out of range")
 	}
 	return r, nil
@@ -205,38 +145,7 @@ func writeRecord(p paths, r record) error {
 	if err != nil {
 		return fmt.Errorf("encode record: %w", err)
 	}
-	tmp := strings.TrimSuffix(p.record, ".json") + ".new"
-	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|syscall.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return fmt.Errorf("write record: %w", err)
-	}
-	_, err = f.Write(append(b, '\n'))
-	if err == nil {
-		err = f.Sync()
-	}
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	if err == nil {
-		err = os.Rename(tmp, p.record)
-	}
-	if err != nil {
-		return fmt.Errorf("write record: %w", err)
-	}
-	return syncDir(filepath.Dir(p.record))
-}
-
-// syncDir makes the names in dir durable.
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return fmt.Errorf("sync directory: %w", err)
-	}
-	defer d.Close()
-	if err := d.Sync(); err != nil {
-		return fmt.Errorf("sync directory: %w", err)
-	}
-	return nil
+	return durable.Replace(p.record, append(b, '\n'))
 }
 
 // List returns the ids of all workspaces with a record, half-made ones included. A

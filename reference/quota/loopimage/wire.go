@@ -2,66 +2,20 @@
 
 package loopimage
 
-import (
-	"errors"
-	"fmt"
-)
+import "github.com/hallmark-sandbox/hallmark/reference/quota/exitcode"
 
-// Sentinels. Each has an exit code of hallmark-quota, so that they survive the process border.
+// The sentinels that this package returns.
 var (
-	ErrUsage        = errors.New("wrong arguments")
-	ErrReserve      = errors.New("the host reserve does not allow this image")
-	ErrBusy         = errors.New("the image is in use")
-	ErrNotFound     = errors.New("no such workspace image")
-	ErrMissingMount = errors.New("the workspace is not mounted as expected")
-	ErrSpec         = errors.New("the requested bounds are not possible")
-	ErrMismatch     = errors.New("the workspace has other bounds")
-	ErrCorrupt      = errors.New("the image is damaged")
-	ErrTool         = errors.New("a tool or kernel facility is missing")
+	ErrUsage        = exitcode.ErrUsage
+	ErrReserve      = exitcode.ErrReserve
+	ErrBusy         = exitcode.ErrBusy
+	ErrNotFound     = exitcode.ErrNotFound
+	ErrMissingMount = exitcode.ErrMissingMount
+	ErrSpec         = exitcode.ErrSpec
+	ErrMismatch     = exitcode.ErrMismatch
+	ErrCorrupt      = exitcode.ErrCorrupt
+	ErrTool         = exitcode.ErrTool
 )
-
-// ExitInternal is the exit code of an error without a sentinel.
-const ExitInternal = 1
-
-var exits = []struct {
-	err  error
-	code int
-}{
-	{ErrUsage, 2}, {ErrReserve, 10}, {ErrBusy, 11}, {ErrNotFound, 12}, {ErrMissingMount, 13},
-	{ErrSpec, 14}, {ErrMismatch, 15}, {ErrCorrupt, 16}, {ErrTool, 17},
-}
-
-// ExitCode returns the exit code of err; 0 for nil.
-func ExitCode(err error) int {
-	if err == nil {
-		return 0
-	}
-	for _, e := range exits {
-		if errors.Is(err, e.err) {
-			return e.code
-		}
-	}
-	return ExitInternal
-}
-
-// FromExit returns an error that matches the sentinel of a non-zero exit code.
-func FromExit(code int, message string) error {
-	for _, e := range exits {
-		if e.code == code {
-			return &remoteError{message, e.err}
-		}
-	}
-	return fmt.Errorf("exit code %d: %s", code, message)
-}
-
-// remoteError keeps the helper's sentence, which names the sentinel already.
-type remoteError struct {
-	message string
-	kind    error
-}
-
-func (e *remoteError) Error() string { return e.message }
-func (e *remoteError) Unwrap() error { return e.kind }
 
 // Created is what create prints.
 type Created struct {
