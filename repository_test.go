@@ -44,6 +44,20 @@ func TestEveryGoFileNamesItsLicence(t *testing.T) {
 	}
 }
 
+// TestNothingBuiltIsTracked: what a compiler made is made again from the sources. Test data of that form would have
+// a recipe, and a row here.
+func TestNothingBuiltIsTracked(t *testing.T) {
+	for _, f := range tracked(t) {
+		body, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.HasPrefix(string(body), "\x7fELF") || strings.HasPrefix(string(body), "!<arch>\n") {
+			t.Errorf("%s is a program or a library", f)
+		}
+	}
+}
+
 func TestEveryPackageHasADoc(t *testing.T) {
 	documented := map[string]bool{}
 	for _, f := range tracked(t) {
