@@ -77,7 +77,7 @@ func Prepare(ctx context.Context, o Options) (Image, error) {
 	if err := os.MkdirAll(o.dir(), 0o755); err != nil {
 		return Image{}, fmt.Errorf("make image folder: %w", err)
 	}
-	unlock, err := o.lock(ctx)
+	unlock, err := o.lock(ctx, buildLock)
 	if err != nil {
 		return Image{}, err
 	}
@@ -165,25 +165,34 @@ func openImage(dir, key string) (Image, error) {
 	return img, nil
 }
 
-// lock keeps a second build waiting; the kernel drops it with its holder.
-func (o Options) lock(ctx context.Context) (func(), error) {
-	f, err := os.OpenFile(filepath.Join(o.dir(), "lock"), os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
+// Locks of the folder: one image is built at a time, and one guest runs.
+const (
+	buildLock = "build.lock"
+	guestLock = "guest.lock"
+)
+
+// lock keeps a second one waiting; the kernel drops it with its holder.
+func (o Options) lock(ctx context.Context, name string) (func(), error) {
+	f, err := os.OpenFile(filepath.Join(o.dir(), name), os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("lock images: %w", err)
+		return nil, fmt.Errorf("lock virtual machines: %w", err)
 	}
-	for {
+	for told := false; ; told = true {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil {
 			return func() { f.Close() }, nil
 		}
 		if err != unix.EWOULDBLOCK && err != unix.EINTR {
 			f.Close()
-			return nil, fmt.Errorf("lock images: %w", err)
+			return nil, fmt.Errorf("lock virtual machines: %w", err)
+		}
+		if !told {
+			o.say("waiting for another command that holds %s", name)
 		}
 		select {
 		case <-ctx.Done():
 			f.Close()
-			return nil, fmt.Errorf("wait for another build of the image: %w", ctx.Err())
+			return nil, fmt.Errorf("wait for %s: %w", name, ctx.Err())
 		case <-time.After(100 * time.Millisecond):
 		}
 	}

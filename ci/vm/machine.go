@@ -62,10 +62,12 @@ type Machine struct {
 	state   string        // how the emulator has ended
 	kill    func()
 	tmp     string
-	broken  error // an operation was cut short: nothing can follow
+	release func() // lets the next guest start; nil for none
+	broken  error  // an operation was cut short: nothing can follow
 }
 
-// Start starts a guest of the image and returns when it answers. Close ends it.
+// Start starts a guest of the image and returns when it answers. Close ends it. While another guest of the cache
+// runs it waits.
 func Start(ctx context.Context, o Options, img Image, cfg Config) (*Machine, error) {
 	if err := o.check(); err != nil {
 		return nil, err
@@ -78,6 +80,11 @@ func Start(ctx context.Context, o Options, img Image, cfg Config) (*Machine, err
 	if err != nil {
 		return nil, err
 	}
+	release, err := o.lock(ctx, guestLock)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { release() }()
 	tmp, err := os.MkdirTemp(o.dir(), runPrefix)
 	if err != nil {
 		return nil, fmt.Errorf("start guest: %w", err)
@@ -86,7 +93,12 @@ func Start(ctx context.Context, o Options, img Image, cfg Config) (*Machine, err
 	args := append([]string{"-n", fmt.Sprint(niceness), e.program.Path}, e.arguments(img, blank, 3, cfg.KernelArguments)...)
 	cmd := exec.Command("nice", args...)
 	cmd.Env = e.environment(tmp)
-	return launch(ctx, cmd, tmp, cfg)
+	m, err := launch(ctx, cmd, tmp, cfg)
+	if err != nil {
+		return nil, err
+	}
+	m.release, release = release, func() {}
+	return m, nil
 }
 
 // launch starts the emulator with the control port as descriptor 3, and waits for the guest's first word. tmp is
@@ -217,6 +229,9 @@ func (m *Machine) Close() error {
 	}
 	if m.tmp != "" {
 		errs = append(errs, os.RemoveAll(m.tmp))
+	}
+	if m.release != nil {
+		m.release()
 	}
 	return errors.Join(errs...)
 }
