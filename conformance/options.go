@@ -123,6 +123,31 @@ func (o Options) check() error {
 // profiles are those of o, sorted.
 func (o Options) profiles() []string { return slices.Sorted(slices.Values(o.Profiles)) }
 
+// selected are the cases to run: those that CaseIDs name, else those that the profiles list when each of them is a
+// list, else those of the tier.
+func (o Options) selected() ([]Case, error) {
+	ids := o.CaseIDs
+	if len(ids) == 0 {
+		ids = o.listed()
+	}
+	return o.Suite.Select(o.Tier, ids)
+}
+
+// listed are the cases that the profiles demand, when each of them is a list. To run no others is not to narrow the
+// run: there are none that they could miss.
+func (o Options) listed() []string {
+	var ids []string
+	cat := o.Suite.Catalogue()
+	for _, name := range o.Profiles {
+		p, ok := cat.Profile(name)
+		if !ok || len(p.Cases) == 0 {
+			return nil
+		}
+		ids = append(ids, p.Cases...)
+	}
+	return ids
+}
+
 // MaxProcs is the most processes that one run may have.
 const MaxProcs = 8
 

@@ -44,7 +44,7 @@ func Run(ctx context.Context, o Options) (Outcome, error) {
 	if err := o.check(); err != nil {
 		return Outcome{}, fmt.Errorf("run options: %w", err)
 	}
-	cases, err := o.Suite.Select(o.Tier, o.CaseIDs)
+	cases, err := o.selected()
 	if err != nil {
 		return Outcome{}, fmt.Errorf("select cases: %w", err)
 	}

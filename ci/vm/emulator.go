@@ -80,7 +80,7 @@ func (e emulator) arguments(img Image, blank string, fd int, kernelArgs []string
 	line := append([]string{"root=/dev/nvme0n1", "rw", "rootfstype=ext4", "init=/init", "console=ttyS0", "quiet", "panic=-1", "mitigations=off"}, kernelArgs...)
 	args := []string{
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-machine", "q35,vmport=off,smm=off,hpet=off",
-		"-accel", "tcg,thread=multi,tb-size=1024", "-cpu", "max", "-smp", fmt.Sprint(cpus), "-m", fmt.Sprint(memoryMiB),
+		"-accel", "tcg,thread=single,tb-size=1024", "-icount", "shift=0,sleep=on", "-cpu", "max", "-smp", fmt.Sprint(cpus), "-m", fmt.Sprint(memoryMiB),
 		"-kernel", img.Kernel, "-append", strings.Join(line, " "),
 		"-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console",
 		"-device", "virtio-serial-pci", "-chardev", fmt.Sprintf("socket,id=control,fd=%d", fd),
