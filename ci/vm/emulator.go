@@ -71,6 +71,12 @@ func (e emulator) environment(tmp string) []string {
 	return env
 }
 
+// clock makes the guest's time count its instructions, one for each nanosecond while it works; while it waits, its time
+// is the host's. So the guest is always a machine of one speed, a fifth of a present one's, and no time-out in it,
+// of the engine, the worker or a case, depends on how busy the host is or has to be made longer. The price is that the
+// two CPUs take turns.
+var clock = []string{"-accel", "tcg,thread=single,tb-size=1024", "-icount", "shift=0,sleep=on"}
+
 // arguments start an image. The control port's other end is descriptor fd. The root is NVMe, the one disk that the
 // distribution's kernel needs no module for, so that no initramfs is needed. It is the only one, since the kernel
 // numbers NVMe disks in the order in which they answer, and cannot be told another name of its root; the others are
@@ -80,7 +86,7 @@ func (e emulator) arguments(img Image, blank string, fd int, kernelArgs []string
 	line := append([]string{"root=/dev/nvme0n1", "rw", "rootfstype=ext4", "init=/init", "console=ttyS0", "quiet", "panic=-1", "mitigations=off"}, kernelArgs...)
 	args := []string{
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-machine", "q35,vmport=off,smm=off,hpet=off",
-		"-accel", "tcg,thread=single,tb-size=1024", "-icount", "shift=0,sleep=on", "-cpu", "max", "-smp", fmt.Sprint(cpus), "-m", fmt.Sprint(memoryMiB),
+		"-cpu", "max", "-smp", fmt.Sprint(cpus), "-m", fmt.Sprint(memoryMiB),
 		"-kernel", img.Kernel, "-append", strings.Join(line, " "),
 		"-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console",
 		"-device", "virtio-serial-pci", "-chardev", fmt.Sprintf("socket,id=control,fd=%d", fd),
@@ -93,7 +99,7 @@ func (e emulator) arguments(img Image, blank string, fd int, kernelArgs []string
 	for _, d := range e.data {
 		args = append(args, "-L", d)
 	}
-	return args
+	return append(args, clock...)
 }
 
 func layer(id, file string) string {

@@ -150,7 +150,7 @@ func TestARealGuest(t *testing.T) {
 func TestARealGuestThatHangs(t *testing.T) {
 	o, img := realOptions(t)
 	before := folder(t, o.dir())
-	m, err := Start(t.Context(), o, img, Config{KernelArguments: []string{"hallmark.hang"}, Boot: 40 * time.Second})
+	m, err := Start(t.Context(), o, img, Config{KernelArguments: []string{"hallmark.hang"}, Boot: 2 * time.Minute})
 	if !errors.Is(err, ErrSilent) || !strings.Contains(err.Error(), "hangs as it was told") {
 		t.Errorf("init that hangs: %v", err)
 	}
@@ -170,14 +170,14 @@ func TestARealGuestThatHangs(t *testing.T) {
 			return nil
 		}, ErrEnded},
 	} {
-		m, err := Start(t.Context(), o, img, Config{Silence: 15 * time.Second})
+		m, err := Start(t.Context(), o, img, Config{Silence: time.Minute})
 		if err != nil {
 			t.Fatal(err)
 		}
 		if err := tt.do(m); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 		_, err = m.Run(ctx, link.Command{Argv: []string{"true"}}, time.Second, io.Discard, io.Discard)
 		cancel()
 		if !errors.Is(err, tt.want) {

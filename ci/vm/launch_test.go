@@ -195,7 +195,7 @@ func TestAGuestThatDoesNotComeUp(t *testing.T) {
 // However a guest stops answering, an operation ends within its bound and with a reason; nothing follows on a
 // conversation that was cut short, and the emulator can be ended.
 func TestAGuestThatStopsAnswering(t *testing.T) {
-	short := Config{Silence: 500 * time.Millisecond}
+	short := Config{Silence: 500 * time.Millisecond, Slowdown: 1}
 	big := filepath.Join(t.TempDir(), "big")
 	if err := os.WriteFile(big, make([]byte, 8<<20), 0o600); err != nil {
 		t.Fatal(err)

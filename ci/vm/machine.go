@@ -22,11 +22,14 @@ import (
 
 // Bounds of a guest.
 const (
-	// bootBound is from the start of the emulator to the guest's first word; it takes 7 s on a quiet host.
-	bootBound = 3 * time.Minute
-	// silenceBound is how long a guest may say nothing. It beats each second, and a busy host has kept it from that
-	// for some seconds.
-	silenceBound = 60 * time.Second
+	// bootBound is from the start of the emulator to the guest's first word. It takes 10 s on a quiet host, and took a
+	// minute on one with eight times as much to do as it has CPUs.
+	bootBound = 5 * time.Minute
+	// silenceBound is how long a guest may say nothing. It beats each second of its own clock.
+	silenceBound = 2 * time.Minute
+	// slowdown is how many times longer than by the guest's clock something may take by the host's. The guest's counts
+	// instructions (see emulator.go), so that a busy host slows it.
+	slowdown = 20
 	// killBound is what the kernel gets to end a killed emulator.
 	killBound = 30 * time.Second
 	// maxConsole bounds the console's log, in bytes; more is read and dropped.
@@ -45,8 +48,9 @@ type Config struct {
 
 	// KernelArguments are added to the kernel's command line.
 	KernelArguments []string
-	Boot            time.Duration // 0 means the default of 3 minutes
-	Silence         time.Duration // 0 means the default of 1 minute
+	Boot            time.Duration // 0 means the default of 5 minutes
+	Silence         time.Duration // 0 means the default of 2 minutes
+	Slowdown        int           // of the guest's clock, at most; 0 means the default of 20
 }
 
 // Machine is one running guest. One operation at a time.
@@ -109,6 +113,9 @@ func launch(ctx context.Context, cmd *exec.Cmd, tmp string, cfg Config) (_ *Mach
 	}
 	if cfg.Silence == 0 {
 		cfg.Silence = silenceBound
+	}
+	if cfg.Slowdown == 0 {
+		cfg.Slowdown = slowdown
 	}
 	m := &Machine{cfg: cfg, tmp: tmp, exited: make(chan struct{})}
 	defer func() {

@@ -81,13 +81,13 @@ func (m *Machine) Get(ctx context.Context, dir string, limit int64, paths ...str
 }
 
 // Run runs one command as root in the guest, with its output as it comes. The command's own end, also by its
-// time-out, which must be positive, is a result; an error says that there is none.
+// time-out, which must be positive and is of the guest's clock, is a result; an error says that there is none.
 func (m *Machine) Run(ctx context.Context, cmd link.Command, timeout time.Duration, stdout, stderr io.Writer) (link.Result, error) {
 	var res link.Result
 	cmd.Timeout = timeout.Milliseconds()
 	err := m.operation(ctx, "run "+first40(cmd.Argv), func(ctx context.Context) error {
-		// The guest's clock may be slow: what is given here on top is the host's own bound.
-		ctx, cancel := context.WithTimeoutCause(ctx, timeout+m.cfg.Silence, fmt.Errorf("%w: a command that it should have ended after %s goes on", ErrSilent, timeout))
+		// The guest ends the command by its own clock; this is the host's bound on a guest that does not.
+		ctx, cancel := context.WithTimeoutCause(ctx, time.Duration(m.cfg.Slowdown)*timeout+m.cfg.Silence, fmt.Errorf("%w: a command that it should have ended after %s goes on", ErrSilent, timeout))
 		defer cancel()
 		if err := m.send(ctx, link.Run, cmd); err != nil {
 			return err

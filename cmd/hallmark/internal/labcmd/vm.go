@@ -147,7 +147,7 @@ func (r vmRun) run(cmd *cobra.Command, argv []string) (err error) {
 	case res.Signal != "":
 		return &exit.Error{Status: exit.Negative, Sentence: "the command was ended by a signal: " + res.Signal, Remedy: "read " + filepath.Join(r.out, "console.log")}
 	case res.Code != 0:
-		return &exit.Error{Status: exit.Negative, Sentence: fmt.Sprintf("the command ended with status %d", res.Code)}
+		return &exit.Error{Status: exit.Negative, Sentence: fmt.Sprintf("the command ended with status %d", res.Code), Remedy: "read what it printed, above"}
 	}
 	return nil
 }

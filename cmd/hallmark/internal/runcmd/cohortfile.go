@@ -29,6 +29,8 @@ type CohortFile struct {
 	// AbsentClaims are features that the target claims and that are expected not to be there, sorted.
 	AbsentClaims []string   `yaml:"absentClaims"`
 	Expected     []Expected `yaml:"expected"`
+	// Limitations are what evidence of this cohort does not show, beside what none of this command shows.
+	Limitations []string `yaml:"limitations"`
 	// Unproven is what is to be expected of cases that are in no catalogue yet; nothing compares it with a run.
 	Unproven []Expected `yaml:"unproven"`
 }

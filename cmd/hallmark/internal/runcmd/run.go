@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -248,7 +249,7 @@ func evidenceFor(p Params, res Result) (*conformance.Evidence, error) {
 	e := &conformance.Evidence{
 		Host: host, Nonce: p.Nonce,
 		Signers: []evidence.Signer{p.signer}, Sequence: func() (int64, error) { return evidence.NextSequence(p.KeyState) },
-		Issuer: p.Issuer, Cohort: res.Cohort, Mutation: p.Mutation, MutationFile: p.MutationFile, Mutants: p.Mutants, Validity: Validity, Limitations: limitations,
+		Issuer: p.Issuer, Cohort: res.Cohort, Mutation: p.Mutation, MutationFile: p.MutationFile, Mutants: p.Mutants, Validity: Validity, Limitations: slices.Concat(limitations, p.File.Limitations),
 	}
 	for _, w := range res.Workloads {
 		e.Images = append(e.Images, evidence.Image{Name: w.Name, Role: evidence.ImageWorkload, ConfigDigest: w.ConfigDigest, ManifestDigest: w.ManifestDigest})
