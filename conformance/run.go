@@ -133,7 +133,7 @@ func (o Options) prepare() (plan, *os.File, error) {
 	}
 	p := plan{
 		RunID: randomHex(16), Raw: raw, Shared: filepath.Join(raw, sharedDir), Beside: o.Beside, Work: work, Dir: dir, Path: os.Getenv("PATH"),
-		Driver: o.Driver, Config: o.Target, Workloads: o.Workloads, Tenant: o.Tenant, Seed: o.Seed, Procs: max(1, o.Procs), Unprobed: o.WithoutProbes, Unarmed: o.WithoutArming, CohortID: o.CohortID,
+		Driver: o.Driver, Config: o.Target, Workloads: o.Workloads, Tenant: o.Tenant, Seed: o.Seed, Procs: max(1, o.Procs), Unprobed: o.WithoutProbes, Unarmed: o.WithoutArming, CohortID: o.CohortID, TimeScale: o.TimeScale,
 		Arguments: o.Arguments,
 	}
 	if p.Seed == 0 {
