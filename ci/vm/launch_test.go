@@ -159,7 +159,13 @@ func TestOperations(t *testing.T) {
 	if _, err := m.Run(t.Context(), link.Command{Argv: []string{"a"}}, time.Minute, io.Discard, io.Discard); err != nil {
 		t.Error(err)
 	}
+	if m.CPU() != 0 {
+		t.Errorf("CPU time of a guest that runs: %s", m.CPU())
+	}
 	gone(t, m, tmp)
+	if m.CPU() <= 0 {
+		t.Errorf("CPU time of a guest that has ended: %s", m.CPU())
+	}
 	if b, err := os.ReadFile(log); err != nil || string(b) != "fake guest: good\n" {
 		t.Errorf("%q %v", b, err)
 	}

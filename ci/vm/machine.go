@@ -62,8 +62,9 @@ type Machine struct {
 	port    *os.File
 	conn    *link.Conn
 	console *console
-	exited  chan struct{} // closed after state is set
+	exited  chan struct{} // closed after the next two are set
 	state   string        // how the emulator has ended
+	cpu     time.Duration
 	kill    func()
 	tmp     string
 	release func() // lets the next guest start; nil for none
@@ -175,6 +176,7 @@ func (m *Machine) run(cmd *exec.Cmd) error {
 		if err == nil {
 			_ = cmd.Wait() // its state says it
 			m.state = cmd.ProcessState.String()
+			m.cpu = cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
 			close(m.exited)
 		}
 	}()
@@ -241,6 +243,16 @@ func (m *Machine) Close() error {
 		m.release()
 	}
 	return errors.Join(errs...)
+}
+
+// CPU returns the CPU time that the emulator took, once Close has ended it; 0 before.
+func (m *Machine) CPU() time.Duration {
+	select {
+	case <-m.exited:
+		return m.cpu
+	default:
+		return 0
+	}
 }
 
 // console keeps what the guest prints, bounded, and its end.

@@ -119,7 +119,10 @@ func (j *job) inGuest(ctx context.Context, name string, file runcmd.CohortFile) 
 	if err != nil {
 		return report, failed("the guest cannot be started", err)
 	}
-	defer func() { err = errors.Join(err, m.Close()) }()
+	defer func() {
+		err = errors.Join(err, m.Close())
+		j.step("guest: ended, after %s of the emulator's CPU time", m.CPU().Round(time.Second))
+	}()
 	// On a file system with quota: below it lie the engine's data, the workers' state and the workspaces.
 	home := path.Join("/quota", file.Requirements.Filesystem, "hallmark")
 	if err := m.Put(ctx, home, k.files(j.repo, filepath.Dir(own))...); err != nil {
