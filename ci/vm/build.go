@@ -80,11 +80,11 @@ func (o Options) packageFiles(ctx context.Context, r recipe) ([]string, error) {
 	if err := os.RemoveAll(dir); err != nil {
 		return nil, err
 	}
-	tmp, err := os.MkdirTemp(o.dir(), buildPrefix)
+	tmp, remove, err := o.Temp(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer os.RemoveAll(tmp)
+	defer remove()
 	s, err := openSuite(ctx, tmp, r)
 	if err != nil {
 		return nil, err

@@ -103,11 +103,11 @@ func Prepare(ctx context.Context, o Options) (Image, error) {
 	if err := o.removeOld(r); err != nil {
 		return Image{}, fmt.Errorf("remove old images: %w", err)
 	}
-	tmp, err := os.MkdirTemp(o.dir(), buildPrefix)
+	tmp, remove, err := o.Temp(ctx)
 	if err != nil {
 		return Image{}, fmt.Errorf("build image: %w", err)
 	}
-	defer os.RemoveAll(tmp)
+	defer remove()
 	if err := build(ctx, o, r, tmp, initFile, Record{Key: key, Recipe: r, Init: initDigest}); err != nil {
 		return Image{}, fmt.Errorf("build image: %w", err)
 	}
@@ -121,14 +121,12 @@ func Prepare(ctx context.Context, o Options) (Image, error) {
 const (
 	imagePrefix    = "image-"
 	packagesPrefix = "packages-"
-	buildPrefix    = ".build-"
 )
 
-// removeOld removes images and package files of other recipes, and what killed builds and runs left. A guest that runs
-// keeps its files open.
+// removeOld removes images and package files of other recipes. A guest that runs keeps its files open.
 func (o Options) removeOld(r recipe) error {
 	var errs []error
-	for _, prefix := range []string{imagePrefix, buildPrefix, runPrefix, packagesPrefix} {
+	for _, prefix := range []string{imagePrefix, packagesPrefix} {
 		dirs, err := filepath.Glob(filepath.Join(o.dir(), prefix+"*"))
 		errs = append(errs, err)
 		for _, d := range dirs {
@@ -169,6 +167,7 @@ func openImage(dir, key string) (Image, error) {
 const (
 	buildLock = "build.lock"
 	guestLock = "guest.lock"
+	tempLock  = "temp.lock"
 )
 
 // lock keeps a second one waiting; the kernel drops it with its holder.

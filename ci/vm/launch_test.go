@@ -111,7 +111,7 @@ func fake(t *testing.T, mode string, cfg Config) (*Machine, string, error) {
 	}
 	cmd := exec.Command(exe)
 	cmd.Env = append(os.Environ(), fakeEnv+"="+mode)
-	m, err := launch(t.Context(), cmd, tmp, cfg)
+	m, err := launch(t.Context(), cmd, func() error { return os.RemoveAll(tmp) }, cfg)
 	if m != nil {
 		t.Cleanup(func() { m.Close() })
 	}

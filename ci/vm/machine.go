@@ -66,9 +66,9 @@ type Machine struct {
 	state   string        // how the emulator has ended
 	cpu     time.Duration
 	kill    func()
-	tmp     string
-	release func() // lets the next guest start; nil for none
-	broken  error  // an operation was cut short: nothing can follow
+	remove  func() error // of the emulator's folder; nil once it was called
+	release func()       // lets the next guest start; nil for none
+	broken  error        // an operation was cut short: nothing can follow
 }
 
 // Start starts a guest of the image and returns when it answers. Close ends it. While another guest of the cache
@@ -90,7 +90,7 @@ func Start(ctx context.Context, o Options, img Image, cfg Config) (*Machine, err
 		return nil, err
 	}
 	defer func() { release() }()
-	tmp, err := os.MkdirTemp(o.dir(), runPrefix)
+	tmp, remove, err := o.Temp(ctx) // for the files without a name
 	if err != nil {
 		return nil, fmt.Errorf("start guest: %w", err)
 	}
@@ -98,7 +98,7 @@ func Start(ctx context.Context, o Options, img Image, cfg Config) (*Machine, err
 	args := append([]string{"-n", fmt.Sprint(niceness), e.program.Path}, e.arguments(img, blank, 3, cfg.KernelArguments)...)
 	cmd := exec.Command("nice", args...)
 	cmd.Env = e.environment(tmp)
-	m, err := launch(ctx, cmd, tmp, cfg)
+	m, err := launch(ctx, cmd, remove, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -106,9 +106,9 @@ func Start(ctx context.Context, o Options, img Image, cfg Config) (*Machine, err
 	return m, nil
 }
 
-// launch starts the emulator with the control port as descriptor 3, and waits for the guest's first word. tmp is
-// removed in the end.
-func launch(ctx context.Context, cmd *exec.Cmd, tmp string, cfg Config) (_ *Machine, err error) {
+// launch starts the emulator with the control port as descriptor 3, and waits for the guest's first word. remove is
+// called when the emulator is gone.
+func launch(ctx context.Context, cmd *exec.Cmd, remove func() error, cfg Config) (_ *Machine, err error) {
 	if cfg.Boot == 0 {
 		cfg.Boot = bootBound
 	}
@@ -118,7 +118,7 @@ func launch(ctx context.Context, cmd *exec.Cmd, tmp string, cfg Config) (_ *Mach
 	if cfg.Slowdown == 0 {
 		cfg.Slowdown = slowdown
 	}
-	m := &Machine{cfg: cfg, tmp: tmp, exited: make(chan struct{})}
+	m := &Machine{cfg: cfg, remove: remove, exited: make(chan struct{})}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, m.Close())
@@ -146,10 +146,6 @@ func launch(ctx context.Context, cmd *exec.Cmd, tmp string, cfg Config) (_ *Mach
 	}
 	return m, nil
 }
-
-// runPrefix names the folder in which the emulator makes its files that have no name. A killed program leaves it
-// empty; the next build of an image removes it.
-const runPrefix = ".run-"
 
 // pair makes the control port's two ends. Nobody else can get at either: neither has a name.
 func (m *Machine) pair() (theirs *os.File, err error) {
@@ -236,8 +232,9 @@ func (m *Machine) Close() error {
 	if m.console != nil {
 		errs = append(errs, m.console.Close())
 	}
-	if m.tmp != "" {
-		errs = append(errs, os.RemoveAll(m.tmp))
+	if m.remove != nil {
+		errs = append(errs, m.remove())
+		m.remove = nil
 	}
 	if m.release != nil {
 		m.release()

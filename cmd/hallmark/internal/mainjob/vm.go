@@ -113,7 +113,7 @@ func (j *job) inGuest(ctx context.Context, name string, file runcmd.CohortFile) 
 	if err != nil {
 		return report, failed("what the guest needs cannot be made", err)
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(k.dir)) }()
+	defer func() { err = errors.Join(err, k.remove()) }()
 	j.step("guest: Debian %s, kernel %s", img.Record.Recipe.Suite, img.Record.Release)
 	m, err := vm.Start(ctx, o, img, vm.Config{Console: filepath.Join(j.out, "console.log")})
 	if err != nil {

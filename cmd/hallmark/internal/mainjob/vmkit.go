@@ -4,8 +4,8 @@ package mainjob
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 
 	"github.com/hallmark-sandbox/hallmark/ci/build"
@@ -18,6 +18,8 @@ import (
 type kit struct {
 	dir string
 	key string // private key that signs the evidence
+
+	remove func() error
 }
 
 // files are what goes into the guest.
@@ -34,10 +36,10 @@ func (k kit) files(repo, bin string) []vm.File {
 	return files
 }
 
-// makeKit fills a folder below the cache, which the caller removes.
+// makeKit fills a temporary folder, which the caller removes.
 func makeKit(ctx context.Context, o vm.Options, key string) (k kit, err error) {
 	k.key = key
-	if k.dir, err = os.MkdirTemp(o.Cache, "kit-"); err != nil {
+	if k.dir, k.remove, err = o.Temp(ctx); err != nil {
 		return k, err
 	}
 	ex, err := lab.Extract(o.Cache, o.Out)
@@ -45,8 +47,7 @@ func makeKit(ctx context.Context, o vm.Options, key string) (k kit, err error) {
 		err = ex.Fill(ctx, o.Repo, filepath.Join(k.dir, ".cache"))
 	}
 	if err != nil {
-		os.RemoveAll(k.dir)
-		return k, fmt.Errorf("fill the guest's cache: %w", err)
+		return k, errors.Join(fmt.Errorf("fill the guest's cache: %w", err), k.remove())
 	}
 	return k, nil
 }
