@@ -33,7 +33,7 @@ import (
 // Bounds of the guest's run.
 const (
 	// vmRunBound is by the guest's clock, which counts instructions: a loaded host makes the run longer, not shorter.
-	vmRunBound = 15 * time.Minute
+	vmRunBound = 40 * time.Minute
 	// vmBound is by the host's clock, for everything.
 	vmBound = 2 * time.Hour
 	// vmResults bounds what comes out of the guest, in bytes.
@@ -190,16 +190,19 @@ func (j *job) judgeGuest(file runcmd.CohortFile, policy evidence.TrustPolicy, re
 		return failed("the policy of production cannot be made", err)
 	}
 	denied := map[string]gate.Result{}
-	for what, q := range map[string]struct{ trust, cohort string }{
-		"by a policy that requires " + strings.Join(policy.Profiles, ", "): {production, report.Cohort},
-		"for another cohort": {trust, evidence.Digest([]byte(report.Cohort))},
+	for what, q := range map[string]struct {
+		trust, cohort string
+		want          evidence.Reason
+	}{
+		"by a policy that requires " + strings.Join(policy.Profiles, ", "): {production, report.Cohort, evidence.ReasonProfile},
+		"for another cohort": {trust, evidence.Digest([]byte(report.Cohort)), evidence.ReasonCohortOther},
 	} {
 		r, err := ask(q.trust, "state-"+evidence.Digest([]byte(what))[7:15], "", q.cohort)
 		if err != nil {
 			return err
 		}
-		if r.Admitted {
-			return &exit.Error{Status: exit.Negative, Sentence: "the evidence is admitted " + what, Remedy: "this is a defect of the gate"}
+		if r.Admitted || r.Reason != q.want {
+			return &exit.Error{Status: exit.Negative, Sentence: fmt.Sprintf("the evidence is not denied %s with %s: admitted %v, %s", what, q.want, r.Admitted, r.Detail), Remedy: "this is a defect of the gate"}
 		}
 		denied[what] = r
 	}
