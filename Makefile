@@ -1,5 +1,5 @@
 # Logic lives in Go; each target is one line of real commands. `make` alone builds.
-.PHONY: build test conformance control mutants alternatives fuzz bench doctor clean
+.PHONY: build test conformance control mutants alternatives vm-conformance fuzz bench doctor clean
 TIER ?= full
 GO = $(or $(shell go version 2>&1 | grep -qE 'version go(1\.(2[6-9]|[3-9][0-9])|[2-9])' && echo go),$(error Go 1.26 or newer is not on PATH. Get it from https://go.dev/dl, or let sudo keep yours: sudo env "PATH=$$PATH" make $@))
 
@@ -15,6 +15,8 @@ mutants:
 	$(GO) run ./ci/build/run -need-root && bin/hallmark mutants
 alternatives:
 	$(GO) run ./ci/build/run -need-root && bin/hallmark alternatives
+vm-conformance:
+	$(GO) run ./ci/build/run -need-root && bin/hallmark vm-conformance
 fuzz:
 	$(GO) run ./ci/fuzz
 bench:

@@ -67,7 +67,7 @@ func (c *child) prepare(ctx context.Context, open Open, cases []Case) (processSe
 	b := &bench{
 		target: tg, tenant: c.plan.Tenant, blobs: filepath.Join(c.plan.Raw, blobsDir), work: work, seed: c.plan.Seed, sharing: c.embedded,
 		armed: map[Oracle]bool{}, log: func(line string) { ginkgo.GinkgoWriter.Println(line) },
-		proc: c.peers.n, procs: c.peers.total, shared: c.plan.Shared, run: c.plan.RunID, beside: c.plan.Beside, scope: scope{WorkDir: work},
+		proc: c.peers.n, procs: c.peers.total, shared: c.plan.Shared, run: c.plan.RunID, beside: c.plan.Beside, scope: scope{WorkDir: work}, timeScale: c.plan.TimeScale,
 	}
 	c.mu.Lock()
 	c.bench, c.before = b, before

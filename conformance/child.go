@@ -45,6 +45,7 @@ type plan struct {
 	Unprobed  bool            `json:"unprobed"`  // features are not looked at
 	Unarmed   bool            `json:"unarmed"`   // no oracle is tried
 	Arguments []string        `json:"arguments"` // of the suite processes, beside Ginkgo's own
+	TimeScale int             `json:"timeScale"`
 	CohortID  string          `json:"cohortId"`
 	Catalogue string          `json:"catalogueDigest"`
 }
@@ -196,10 +197,10 @@ func (c *child) register() error {
 	// The second function runs in all processes at the same time, and in each before its first case.
 	ginkgo.SynchronizedBeforeSuite(func(ginkgo.SpecContext) []byte { return nil },
 		func(ctx ginkgo.SpecContext, _ []byte) { c.node(func() { c.begin(ctx, open, cases) }) },
-		ginkgo.NodeTimeout(openTimeout+featuresTimeout+cleanupBudget+(armingTimeout+cleanupBudget)*time.Duration(len(c.suite.Arming))), ginkgo.GracePeriod(cleanupBudget+openTimeout))
+		ginkgo.NodeTimeout(scaled(c.plan.TimeScale, openTimeout+featuresTimeout+cleanupBudget+(armingTimeout+cleanupBudget)*time.Duration(len(c.suite.Arming)))), ginkgo.GracePeriod(cleanupBudget+openTimeout))
 	for _, cs := range cases {
 		// The grace is long: an interrupted case cleans up before the target is closed.
-		args := []any{ginkgo.NodeTimeout(cs.bound(len(c.plan.Workloads))), ginkgo.GracePeriod(returnGrace + cleanupBudget),
+		args := []any{ginkgo.NodeTimeout(scaled(c.plan.TimeScale, cs.bound(len(c.plan.Workloads)))), ginkgo.GracePeriod(returnGrace + cleanupBudget),
 			func(ctx ginkgo.SpecContext) { c.node(func() { c.run(ctx, cs) }) }}
 		if cs.Exclusive {
 			args = append(args, ginkgo.Serial) // in process 1, once all others have closed their targets
@@ -207,9 +208,12 @@ func (c *child) register() error {
 		ginkgo.It(cs.ID+" "+cs.Title, args...)
 	}
 	ginkgo.SynchronizedAfterSuite(func(ginkgo.SpecContext) { c.node(c.close) }, func(ginkgo.SpecContext) { c.node(c.seal) },
-		ginkgo.NodeTimeout(closeTimeout+time.Minute), ginkgo.GracePeriod(closeTimeout))
+		ginkgo.NodeTimeout(scaled(c.plan.TimeScale, closeTimeout+time.Minute)), ginkgo.GracePeriod(closeTimeout))
 	return nil
 }
+
+// scaled is a bound of patience by [Options.TimeScale].
+func scaled(scale int, d time.Duration) time.Duration { return time.Duration(max(1, scale)) * d }
 
 // bound is Ginkgo's bound on cs over so many workloads, a backstop behind the runner's own, which
 // alone decides.

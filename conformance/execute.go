@@ -46,6 +46,8 @@ type bench struct {
 	run, beside string // the run's id, and [Options.Beside]
 	scope       scope
 
+	timeScale int // [Options.TimeScale]
+
 	// hostless: the target was seen to run no command at all, see [bench.know].
 	hostless bool
 }
@@ -105,6 +107,7 @@ func (b *bench) execute(ctx context.Context, c Case, image string) Execution {
 // attempt runs run on a goroutine of its own, so that a case ends by runtime.Goexit and a
 // panic is caught where it happens.
 func (b *bench) attempt(ctx context.Context, t *T, timeout time.Duration, run func(context.Context, *T) error) {
+	timeout = scaled(b.timeScale, timeout)
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, errCaseTimeout)
 	defer cancel()
 	// What a case says after its context has ended is about the suite's clock, not about the target.
@@ -194,7 +197,7 @@ func (b *bench) patience() time.Duration {
 	if b.grace > 0 {
 		return b.grace
 	}
-	return returnGrace
+	return scaled(b.timeScale, returnGrace)
 }
 
 // settling is how long what ends by itself may take.
@@ -202,7 +205,7 @@ func (b *bench) settling() time.Duration {
 	if b.settle > 0 {
 		return b.settle
 	}
-	return settleTime
+	return scaled(b.timeScale, settleTime)
 }
 
 // setEnd records an ending unless there is one.

@@ -50,7 +50,7 @@ const (
 // records are sorted by feature. A target that was seen to have no exec runs no case that needs it:
 // look before the oracles are armed, which would try in vain too.
 func (b *bench) see(ctx context.Context, s Suite, claims []string, image string) []FeatureRecord {
-	ctx, cancel := context.WithTimeout(ctx, featuresTimeout)
+	ctx, cancel := context.WithTimeout(ctx, scaled(b.timeScale, featuresTimeout))
 	defer cancel()
 	records := map[Feature]FeatureRecord{}
 	for _, r := range s.unseen(claims, "nothing in this suite looks at it") {

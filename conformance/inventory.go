@@ -225,8 +225,12 @@ func (i inventory) cgroups(root, parent string) error {
 	return nil
 }
 
-// hierarchies are the root of the cgroup mounts and, on v1, the controllers' trees in it.
+// hierarchies are the root of the cgroup mounts and, on v1, the controllers' trees in it. The unified hierarchy has
+// its own files in its root (cgroups(7)), and what folders there are in it are cgroups.
 func hierarchies(root string) ([]string, error) {
+	if _, err := os.Stat(filepath.Join(root, "cgroup.controllers")); err == nil {
+		return []string{root}, nil
+	}
 	entries, err := os.ReadDir(root)
 	if err != nil {
 		return nil, fmt.Errorf("list cgroup hierarchies: %w", err)

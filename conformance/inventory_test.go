@@ -199,3 +199,24 @@ func waitUntil(t *testing.T, ok func() bool) {
 		}
 	}
 }
+
+// On the unified hierarchy there is one tree, whose root holds files beside cgroups; on v1 there is one for each
+// controller.
+func TestHierarchies(t *testing.T) {
+	v1, v2 := t.TempDir(), t.TempDir()
+	for _, dir := range []string{filepath.Join(v1, "memory"), filepath.Join(v1, "pids"), filepath.Join(v2, "init")} {
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"cgroup.controllers", "cgroup.procs"} {
+		if err := os.WriteFile(filepath.Join(v2, name), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for root, want := range map[string][]string{v1: {v1, filepath.Join(v1, "memory"), filepath.Join(v1, "pids")}, v2: {v2}} {
+		if got, err := hierarchies(root); err != nil || !slices.Equal(got, want) {
+			t.Errorf("%v %v, want %v", got, err, want)
+		}
+	}
+}

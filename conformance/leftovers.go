@@ -35,7 +35,7 @@ func takeBaseline(p plan, shared bool) (*baseline, error) {
 	if err != nil {
 		return nil, fmt.Errorf("first inventory: %w", err)
 	}
-	l := &baseline{plan: p, own: takeFootprint(), shared: shared, begun: st.ModTime(), things: inventory{}, settle: settleTime}
+	l := &baseline{plan: p, own: takeFootprint(), shared: shared, begun: st.ModTime(), things: inventory{}, settle: scaled(p.TimeScale, settleTime)}
 	if err := l.things.host(p.Work, 0, shared); err != nil {
 		return nil, fmt.Errorf("first inventory: %w", err)
 	}

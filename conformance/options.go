@@ -41,6 +41,11 @@ type Options struct {
 	Work   string // an empty or absent folder for the driver's state; removed afterwards
 	Tenant string // the static attack binary
 
+	// TimeScale multiplies the suite's own bounds of patience, for a cohort that is slower than any on which they
+	// were set: those of cases, of the looks at features, of arming and of what may take a while to end. It changes no
+	// bound that a case holds the target to. 1 to [MaxTimeScale]; 0 means 1.
+	TimeScale int
+
 	Seed     int64  // 0 draws one; recorded either way
 	CohortID string // measured by the caller; "" leaves the run without evidence
 	Evidence *Evidence
@@ -80,6 +85,9 @@ func (o Options) check() error {
 	}
 	if o.Procs < 0 || o.Procs > MaxProcs {
 		add("%d processes: it is 1 to %d, or 0 for 1", o.Procs, MaxProcs)
+	}
+	if o.TimeScale < 0 || o.TimeScale > MaxTimeScale {
+		add("a time scale of %d: it is 1 to %d, or 0 for 1", o.TimeScale, MaxTimeScale)
 	}
 	if len(o.Profiles) == 0 {
 		add("no profile to be judged by")
@@ -122,6 +130,34 @@ func (o Options) check() error {
 
 // profiles are those of o, sorted.
 func (o Options) profiles() []string { return slices.Sorted(slices.Values(o.Profiles)) }
+
+// selected are the cases to run: those that CaseIDs name, else those that the profiles list when each of them is a
+// list, else those of the tier.
+func (o Options) selected() ([]Case, error) {
+	ids := o.CaseIDs
+	if len(ids) == 0 {
+		ids = o.listed()
+	}
+	return o.Suite.Select(o.Tier, ids)
+}
+
+// listed are the cases that the profiles demand, when each of them is a list. To run no others is not to narrow the
+// run: there are none that they could miss.
+func (o Options) listed() []string {
+	var ids []string
+	cat := o.Suite.Catalogue()
+	for _, name := range o.Profiles {
+		p, ok := cat.Profile(name)
+		if !ok || len(p.Cases) == 0 {
+			return nil
+		}
+		ids = append(ids, p.Cases...)
+	}
+	return ids
+}
+
+// MaxTimeScale is the largest [Options.TimeScale].
+const MaxTimeScale = 20
 
 // MaxProcs is the most processes that one run may have.
 const MaxProcs = 8

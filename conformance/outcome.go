@@ -63,6 +63,9 @@ func collect(o Options, p plan, running []string, childErr error) (*result, erro
 		switch {
 		case !slices.Contains(p.Cases, c.ID):
 			rec.Status, rec.Reason, rec.Text = NotRun, "not-selected", "the run was narrowed to other cases"
+			if len(o.CaseIDs) == 0 && o.listed() != nil {
+				rec.Text = "the profiles list other cases"
+			}
 		case slices.Contains(running, c.ID):
 			rec.Status, rec.Reason, rec.Text = Errored, "suite-died", "a process of the suite ended while it ran the case"
 		default:

@@ -2,9 +2,13 @@
 
 package conformance
 
-import "github.com/hallmark-sandbox/hallmark/evidence"
+import (
+	"slices"
 
-// Profiles of the catalogue. Each requires every smoke and full case whose features it holds.
+	"github.com/hallmark-sandbox/hallmark/evidence"
+)
+
+// Profiles of the catalogue. Each requires every smoke and full case whose features it holds, but for the two lists.
 // One that no case serves yet is there all the same: demanding it is a finding.
 const (
 	ProfileBaseline    = "baseline"    // runs commands over a workspace, without a network
@@ -14,6 +18,15 @@ const (
 	ProfileProtocol    = "protocol"    // speaks the worker API, with a supervisor in the sandbox
 	ProfileAdmission   = "admission"   // starts pinned digests only
 	ProfileOpenat2     = "openat2-in-sandbox"
+	ProfileVMCore      = "vm-core"  // the few cases that show on an emulated machine that the same holds there
+	ProfileVMQuota     = "vm-quota" // what bounds a workspace, on an emulated machine
+)
+
+// vmCore and vmQuota are lists: an emulated machine takes ten times as long for a case, so it runs those whose
+// outcome could depend on what differs there, the kernel, cgroup v2, the engine and the file system.
+var (
+	vmCore  = []string{"CR-01", "IM-01", "IM-05", "IP-01", "IP-03", "KE-06", "LC-04", "PR-05"}
+	vmQuota = []string{"QT-01", "QT-02"}
 )
 
 // profiles are those of the catalogue, sorted by name. The core of a profile is what it is about.
@@ -27,6 +40,12 @@ func profiles() []evidence.Profile {
 		}
 		return p
 	}
+	// A list demands its cases and no tier.
+	list := func(name string, cases []string, core Feature, others ...Feature) evidence.Profile {
+		p := of(name, core, others...)
+		p.Tiers, p.Cases = []string{}, slices.Clone(cases)
+		return p
+	}
 	return []evidence.Profile{
 		of(ProfileAdmission, FeatureAdmission, FeatureExec, FeatureFiles, FeatureProtocol),
 		of(ProfileBaseline, FeatureExec, FeatureFiles, FeatureNoNetwork),
@@ -35,6 +54,8 @@ func profiles() []evidence.Profile {
 		of(ProfileOpenat2, FeatureOpenat2, FeatureExec, FeatureFiles),
 		of(ProfileProtocol, FeatureProtocol, FeatureExec, FeatureFiles, FeatureSupervisor),
 		of(ProfileQuota, FeatureQuota, FeatureExec, FeatureFiles),
+		list(ProfileVMCore, vmCore, FeatureExec, FeatureFiles, FeatureAdmission, FeatureCreds, FeatureProtocol, FeatureReconcile, FeatureSupervisor),
+		list(ProfileVMQuota, vmQuota, FeatureQuota, FeatureExec, FeatureFiles),
 	}
 }
 
@@ -48,7 +69,7 @@ func Profiles() []string {
 }
 
 // ReferenceProfiles are those that a worker like the reference one is qualified with, sorted:
-// all that the present cases serve.
+// all that the present cases serve, but for the lists of an emulated machine, which say less.
 func ReferenceProfiles() []string {
 	return []string{ProfileAdmission, ProfileBaseline, ProfileCredentials, ProfileLifecycle, ProfileProtocol, ProfileQuota}
 }

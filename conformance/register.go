@@ -69,7 +69,7 @@ func (e *embedded) selected() ([]Case, error) {
 	if err := e.o.Suite.Check(); err != nil {
 		return nil, err
 	}
-	return e.o.Suite.Select(e.o.Tier, e.o.CaseIDs)
+	return e.o.selected()
 }
 
 func (e *embedded) container(cases []Case) {

@@ -18,7 +18,7 @@ import (
 )
 
 // CatalogueID names the golden list that this module holds. It changes with the list.
-const CatalogueID = "hallmark-2026.3"
+const CatalogueID = "hallmark-2026.4"
 
 // Catalogue returns the golden list of s as evidence spells it, with its profiles.
 func (s Suite) Catalogue() evidence.Catalogue {

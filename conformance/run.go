@@ -44,7 +44,7 @@ func Run(ctx context.Context, o Options) (Outcome, error) {
 	if err := o.check(); err != nil {
 		return Outcome{}, fmt.Errorf("run options: %w", err)
 	}
-	cases, err := o.Suite.Select(o.Tier, o.CaseIDs)
+	cases, err := o.selected()
 	if err != nil {
 		return Outcome{}, fmt.Errorf("select cases: %w", err)
 	}
@@ -133,7 +133,7 @@ func (o Options) prepare() (plan, *os.File, error) {
 	}
 	p := plan{
 		RunID: randomHex(16), Raw: raw, Shared: filepath.Join(raw, sharedDir), Beside: o.Beside, Work: work, Dir: dir, Path: os.Getenv("PATH"),
-		Driver: o.Driver, Config: o.Target, Workloads: o.Workloads, Tenant: o.Tenant, Seed: o.Seed, Procs: max(1, o.Procs), Unprobed: o.WithoutProbes, Unarmed: o.WithoutArming, CohortID: o.CohortID,
+		Driver: o.Driver, Config: o.Target, Workloads: o.Workloads, Tenant: o.Tenant, Seed: o.Seed, Procs: max(1, o.Procs), Unprobed: o.WithoutProbes, Unarmed: o.WithoutArming, CohortID: o.CohortID, TimeScale: o.TimeScale,
 		Arguments: o.Arguments,
 	}
 	if p.Seed == 0 {

@@ -30,13 +30,15 @@ type CaseRef struct {
 }
 
 // Profile is a named set of features. It requires every case of its tiers whose features are
-// all in the set. Core are those that it is about: without a required case of each it shows
+// all in the set, or instead exactly the cases that it lists, for a cohort on which no more can be run: such a
+// profile has no tiers, and shows that much and no more. Core are those that it is about: without a required case of each it shows
 // nothing, however many other cases it requires; see [Catalogue.Lacks].
 type Profile struct {
 	Name     string   `json:"name"`
-	Features []string `json:"features"` // sorted
-	Core     []string `json:"core"`     // sorted, not empty, all in Features
-	Tiers    []string `json:"tiers"`    // sorted
+	Features []string `json:"features"`        // sorted
+	Core     []string `json:"core"`            // sorted, not empty, all in Features
+	Tiers    []string `json:"tiers"`           // sorted; empty where Cases is not
+	Cases    []string `json:"cases,omitempty"` // ids, sorted
 }
 
 // Digest returns the digest of c's RFC 8785 form, after [Catalogue.Check].
@@ -61,6 +63,7 @@ func (c *Catalogue) Sort() {
 		slices.Sort(c.Profiles[i].Features)
 		slices.Sort(c.Profiles[i].Core)
 		slices.Sort(c.Profiles[i].Tiers)
+		slices.Sort(c.Profiles[i].Cases)
 	}
 	sort.Slice(c.Cases, func(i, j int) bool { return c.Cases[i].ID < c.Cases[j].ID })
 	sort.Slice(c.Profiles, func(i, j int) bool { return c.Profiles[i].Name < c.Profiles[j].Name })
@@ -99,22 +102,38 @@ func (c Catalogue) Check() error {
 		if len(p.Core) == 0 || !sortedUnique(p.Core) || !subset(p.Core, p.Features) {
 			bad("profile %q: core %q", p.Name, p.Core)
 		}
+		if len(p.Cases) > 0 && (len(p.Tiers) > 0 || !sortedUnique(p.Cases)) {
+			bad("profile %q: cases %q beside tiers %q", p.Name, p.Cases, p.Tiers)
+		}
+		for _, id := range p.Cases {
+			if i := slices.IndexFunc(c.Cases, func(r CaseRef) bool { return r.ID == id }); i >= 0 && !subset(c.Cases[i].Features, p.Features) {
+				bad("profile %q: case %q needs other features", p.Name, id)
+			}
+		}
 	}
 	return errors.Join(errs...)
 }
 
 // Requires says whether the profile demands a pass of r.
 func (p Profile) Requires(r CaseRef) bool {
+	if len(p.Cases) > 0 {
+		return slices.Contains(p.Cases, r.ID)
+	}
 	return slices.Contains(p.Tiers, r.Tier) && subset(r.Features, p.Features)
 }
 
-// Lacks returns the core features of p that no case required by it needs, sorted. While there is
-// one, a run that p judges shows nothing of it: p is empty.
+// Lacks returns the core features of p that no case required by it needs, sorted, and then the cases that p lists and
+// c does not have. While there is one, a run that p judges shows nothing of it: p is empty.
 func (c Catalogue) Lacks(p Profile) []string {
 	var out []string
 	for _, f := range p.Core {
 		if !slices.ContainsFunc(c.Cases, func(r CaseRef) bool { return slices.Contains(r.Features, f) && p.Requires(r) }) {
 			out = append(out, f)
+		}
+	}
+	for _, id := range p.Cases {
+		if !slices.ContainsFunc(c.Cases, func(r CaseRef) bool { return r.ID == id }) {
+			out = append(out, id)
 		}
 	}
 	return out

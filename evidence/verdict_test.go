@@ -13,12 +13,13 @@ import (
 func TestVerdict(t *testing.T) {
 	const serial = "ZZ-01"
 	small := func(c *evidence.Catalogue) { c.Profiles[2].Tiers = []string{"full", "smoke"} }
-	tests := []struct {
+	type test struct {
 		name string
 		edit func(cat *evidence.Catalogue, p *evidence.Predicate, need *evidence.Need)
 		want evidence.Outcome
 		code evidence.Reason // of the first finding
-	}{
+	}
+	tests := []test{
 		{"all pass", func(*evidence.Catalogue, *evidence.Predicate, *evidence.Need) {}, evidence.Conformant, ""},
 		{"fail outweighs missing", func(_ *evidence.Catalogue, p *evidence.Predicate, _ *evidence.Need) {
 			p.Cases = p.Cases[1:]
@@ -101,6 +102,48 @@ func TestVerdict(t *testing.T) {
 			n.Profiles, n.Features = []string{"small"}, saw(n.Features, "quota", evidence.FeatureUnknown)
 		}, evidence.Incomplete, evidence.ReasonCaseNotRun},
 	}
+	// A profile that lists its cases demands those, whatever their tiers and whatever else the target claims.
+	list := func(c *evidence.Catalogue, n *evidence.Need, ids ...string) {
+		i := slices.IndexFunc(c.Profiles, func(p evidence.Profile) bool { return p.Name == "small" })
+		c.Profiles[i].Features, c.Profiles[i].Core = []string{"exec", "files", "quota"}, []string{"quota"}
+		c.Profiles[i].Tiers, c.Profiles[i].Cases = []string{}, ids
+		n.Profiles = []string{"small"}
+	}
+	only := func(p *evidence.Predicate, id string) {
+		p.Cases = slices.DeleteFunc(p.Cases, func(r evidence.CaseRow) bool { return r.ID != id })
+	}
+	tests = append(tests, []test{
+		{"exactly the list", func(c *evidence.Catalogue, p *evidence.Predicate, n *evidence.Need) {
+			list(c, n, "QT-01")
+			only(p, "QT-01")
+		}, evidence.Conformant, ""},
+		{"one of the list is missing", func(c *evidence.Catalogue, p *evidence.Predicate, n *evidence.Need) {
+			list(c, n, p.Cases[0].ID, "QT-01")
+			only(p, "QT-01")
+		}, evidence.Incomplete, evidence.ReasonCaseMissing},
+		{"one of the list fails", func(c *evidence.Catalogue, p *evidence.Predicate, n *evidence.Need) {
+			list(c, n, "QT-01")
+			only(p, "QT-01")
+			p.Cases[0].Status, p.Cases[0].Reason = evidence.StatusFail, "unbounded"
+		}, evidence.NonConformant, evidence.ReasonCaseFailed},
+		{"the list names a case that the catalogue has not", func(c *evidence.Catalogue, p *evidence.Predicate, n *evidence.Need) {
+			list(c, n, "QT-01", "QT-77")
+			only(p, "QT-01")
+		}, evidence.Incomplete, evidence.ReasonProfile},
+		{"a list beside a whole profile", func(c *evidence.Catalogue, p *evidence.Predicate, n *evidence.Need) {
+			list(c, n, "QT-01")
+			only(p, "QT-01")
+			n.Profiles = []string{"quota", "small"}
+		}, evidence.Incomplete, evidence.ReasonCaseMissing},
+		{"a list with tiers", func(c *evidence.Catalogue, p *evidence.Predicate, n *evidence.Need) {
+			list(c, n, "QT-01")
+			c.Profiles[2].Tiers = []string{"smoke"}
+		}, evidence.Incomplete, evidence.ReasonCatalogue},
+		{"a list beyond its features", func(c *evidence.Catalogue, p *evidence.Predicate, n *evidence.Need) {
+			list(c, n, "QT-01")
+			c.Profiles[2].Features, c.Profiles[2].Core = []string{"exec", "files"}, []string{"exec"}
+		}, evidence.Incomplete, evidence.ReasonCatalogue},
+	}...)
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			w := world(t)

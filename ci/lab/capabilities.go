@@ -40,9 +40,15 @@ func (l *Lab) Probe(ctx context.Context, runtimeName, repo string) (map[string]s
 		return nil, fmt.Errorf("probe sandbox: %w", err)
 	}
 	defer os.RemoveAll(dir)
+	provided, err := readProvided(l.Cache)
+	if err != nil {
+		return nil, err
+	}
 	program := filepath.Join(dir, "probe")
-	if out, err := goCommand(ctx, repo, "build", "-trimpath", "-buildvcs=false", "-o", program, "./ci/lab/probe").CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("build probe: %w: %s", err, lastLine(out))
+	if provided != nil {
+		program = provided.Probe
+	} else if err := buildProbe(ctx, repo, program); err != nil {
+		return nil, err
 	}
 	workspace := filepath.Join(dir, "workspace")
 	if err := os.Mkdir(workspace, 0o777); err != nil {
@@ -75,6 +81,14 @@ func (l *Lab) Probe(ctx context.Context, runtimeName, repo string) (map[string]s
 		return nil, fmt.Errorf("probe sandbox under %s: no answer", runtimeName)
 	}
 	return answers, nil
+}
+
+// buildProbe builds the program that asks a sandbox's kernel.
+func buildProbe(ctx context.Context, repo, file string) error {
+	if out, err := goCommand(ctx, repo, "build", "-trimpath", "-buildvcs=false", "-o", file, "./ci/lab/probe").CombinedOutput(); err != nil {
+		return fmt.Errorf("build probe: %w: %s", err, lastLine(out))
+	}
+	return nil
 }
 
 // runOnce runs one container to its end, removes it and returns its standard output.

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -204,12 +205,33 @@ func (t territory) engineCgroup() ([]string, error) {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return nil, fmt.Errorf("make cgroup: %w", err)
 		}
+		if err := handDown(r, filepath.Dir(dir)); err != nil {
+			return nil, fmt.Errorf("make cgroup: %w", err)
+		}
 		joins = append(joins, filepath.Join(dir, "cgroup.procs"))
 	}
 	if len(joins) == 0 {
 		return nil, &MissingError{What: "no cgroup hierarchy is mounted", Remedy: "mount cgroup2 at /sys/fs/cgroup"}
 	}
 	return joins, nil
+}
+
+// handDown gives the children of a cgroup of the unified hierarchy every controller that the hierarchy's root hands
+// down. The engine asks its own cgroup what there is: without them it says that there is no limit of swap.
+func handDown(root, dir string) error {
+	controllers, err := os.ReadFile(filepath.Join(root, "cgroup.subtree_control"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // v1 has no such file
+	}
+	if err != nil {
+		return err
+	}
+	for _, name := range strings.Fields(string(controllers)) {
+		if err := os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+"+name), 0); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // cgroupMode returns "v2" when /sys/fs/cgroup is the unified hierarchy (cgroups(7)), else "v1".

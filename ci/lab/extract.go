@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 )
 
-// Extracted serves what runs beside the lab from the package folder that the lab uses.
+// Extracted serves what runs beside the lab, such as a virtual machine, from the package folder that the lab uses.
 type Extracted struct {
 	cache string
 	out   io.Writer
@@ -35,6 +35,15 @@ func (e *Extracted) Program(ctx context.Context, name, pkg string) (b Binary, er
 	return b, err
 }
 
+// Folder returns the folder that a package of this release is extracted into.
+func (e *Extracted) Folder(ctx context.Context, pkg string) (dir string, err error) {
+	err = e.locked(ctx, func(p *packages) error {
+		dir, err = p.get(ctx, pkg)
+		return err
+	})
+	return dir, err
+}
+
 // locked keeps the package index to one command.
 func (e *Extracted) locked(ctx context.Context, f func(*packages) error) error {
 	unlock, err := lockCache(ctx, e.cache, e.out)
@@ -47,4 +56,13 @@ func (e *Extracted) locked(ctx context.Context, f func(*packages) error) error {
 		return err
 	}
 	return f(p)
+}
+
+// Archives are the roots of the Debian archives that apt is configured to use, each with a slash at its end.
+// One archive has the packages of all releases.
+func Archives(ctx context.Context) ([]string, error) { return debianArchives(ctx) }
+
+// SmallTools installs the small tools that the host lacks, and says so before: mkfs.ext4 among them.
+func (e *Extracted) SmallTools(ctx context.Context) error {
+	return e.locked(ctx, func(p *packages) error { return p.installSmallTools(ctx) })
 }

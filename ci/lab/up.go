@@ -48,10 +48,14 @@ func (o *Options) fill() error {
 // killed lab left is swept first. A caller that gets Fresh takes it down again.
 // A *[MissingError] says what the machine lacks; nothing has been changed then.
 func Up(ctx context.Context, opts Options) (*Lab, error) {
-	if err := CheckMachine(); err != nil {
+	if err := opts.fill(); err != nil {
 		return nil, err
 	}
-	if err := opts.fill(); err != nil {
+	provided, err := readProvided(opts.Cache)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkMachine(provided != nil); err != nil {
 		return nil, err
 	}
 	if err := os.MkdirAll(opts.Cache, 0o755); err != nil {
@@ -78,7 +82,7 @@ func Up(ctx context.Context, opts Options) (*Lab, error) {
 	if err := t.sweepStale(ctx, opts.Out); err != nil {
 		return nil, err
 	}
-	l, err = t.up(ctx, opts)
+	l, err = t.up(ctx, opts, provided)
 	if err != nil {
 		cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), sweepBound)
 		defer cancel()
@@ -109,23 +113,20 @@ func (t territory) sweepStale(ctx context.Context, out io.Writer) error {
 	return nil
 }
 
-func (t territory) up(ctx context.Context, opts Options) (*Lab, error) {
-	pkgs, err := openPackages(filepath.Join(t.cache, "packages"), opts.Out)
-	if err != nil {
-		return nil, err
-	}
-	if err := pkgs.installSmallTools(ctx); err != nil {
-		return nil, err
-	}
-	tools, err := findTools(ctx, pkgs)
-	if err != nil {
-		return nil, err
-	}
+func (t territory) up(ctx context.Context, opts Options, provided *Provided) (*Lab, error) {
 	runtimes := filepath.Join(t.cache, "runtimes")
 	if err := os.MkdirAll(runtimes, 0o755); err != nil {
 		return nil, fmt.Errorf("make runtime folder: %w", err)
 	}
-	ours, err := buildRunsc(ctx, opts.Repo, runtimes, opts.Out)
+	var tools toolset
+	var ours Binary
+	var err error
+	if provided != nil {
+		ours = provided.Runsc
+		tools, err = provided.tools()
+	} else {
+		tools, ours, err = t.obtain(ctx, opts, runtimes)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -164,6 +165,23 @@ func (t territory) up(ctx context.Context, opts Options) (*Lab, error) {
 		return nil, fmt.Errorf("write lab record: %w", err)
 	}
 	return l, writeAtomic(recordPath(t.cache), body, 0o644)
+}
+
+// obtain fetches and builds what the cache does not have yet.
+func (t territory) obtain(ctx context.Context, opts Options, runtimes string) (toolset, Binary, error) {
+	pkgs, err := openPackages(filepath.Join(t.cache, "packages"), opts.Out)
+	if err != nil {
+		return toolset{}, Binary{}, err
+	}
+	if err := pkgs.installSmallTools(ctx); err != nil {
+		return toolset{}, Binary{}, err
+	}
+	tools, err := findTools(ctx, pkgs)
+	if err != nil {
+		return toolset{}, Binary{}, err
+	}
+	ours, err := buildRunsc(ctx, opts.Repo, runtimes, opts.Out)
+	return tools, ours, err
 }
 
 // register makes the runtimes' registrations, each from a content-addressed file.

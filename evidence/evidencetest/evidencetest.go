@@ -34,6 +34,13 @@ type World struct {
 // New makes a world around now. Keys and ids are random per call.
 func New(now time.Time) (*World, error) { return of(now, catalogue()) }
 
+// NewOf is New with a small catalogue that edit has changed.
+func NewOf(now time.Time, edit func(*evidence.Catalogue)) (*World, error) {
+	c := catalogue()
+	edit(&c)
+	return of(now, c)
+}
+
 // NewWide is New with n cases beside those of the small catalogue, at most 900: as much as a whole
 // suite says.
 func NewWide(now time.Time, n int) (*World, error) {

@@ -28,7 +28,7 @@ func New() []*cobra.Command {
 
 func labCommand() *cobra.Command {
 	return exit.Group(&cobra.Command{Use: "lab", Short: "A private container engine with real sandbox runtimes"},
-		upCommand(), downCommand(), statusCommand())
+		upCommand(), downCommand(), statusCommand(), vmCommand())
 }
 
 func upCommand() *cobra.Command {

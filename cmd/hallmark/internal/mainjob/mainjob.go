@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package mainjob is `hallmark conformance`, `hallmark control`, `hallmark mutants`, `hallmark
-// alternatives` and `hallmark fleet`: what is done from a bare host to the end, in one command each. It owns the order of
+// Package mainjob is `hallmark conformance`, `hallmark control`, `hallmark mutants`, `hallmark alternatives`,
+// `hallmark fleet` and `hallmark vm-conformance`: what is done from a bare host to the end, in one command each. It owns the order of
 // the steps and what is printed between them. It never judges, signs or admits by itself.
 package mainjob
 
@@ -28,7 +28,7 @@ import (
 // issuerID is the identity that throw-away keys of a local run speak for.
 const issuerID = "local-run"
 
-// New returns the commands conformance, control, mutants, alternatives and fleet.
+// New returns the commands conformance, control, mutants, alternatives, fleet and vm-conformance.
 func New(suite conformance.Suite) []*cobra.Command {
 	var tier string
 	conform := &cobra.Command{
@@ -51,7 +51,7 @@ func New(suite conformance.Suite) []*cobra.Command {
 			return newJob(cmd, suite, filepath.Join("out", "control")).control(cmd.Context())
 		},
 	}
-	return []*cobra.Command{conform, control, mutantsCommand(suite), alternativesCommand(suite), fleetCommand(suite)}
+	return []*cobra.Command{conform, control, mutantsCommand(suite), alternativesCommand(suite), fleetCommand(suite), vmCommand(suite)}
 }
 
 // wholeTier refuses a tier that leaves out what a profile requires.

@@ -25,10 +25,14 @@ type CohortFile struct {
 	Driver       string       `yaml:"driver"` // api (the reference worker, the default), docker or exec
 	Profiles     []string     `yaml:"profiles"`
 	Requirements Requirements `yaml:"requirements"`
-	Verdict      string       `yaml:"verdict"` // conformant, non-conformant or incomplete; "" expects none
+	// TimeScale is [conformance.Options.TimeScale] of a cohort that is slow; evidence says it.
+	TimeScale int    `yaml:"timeScale"`
+	Verdict   string `yaml:"verdict"` // conformant, non-conformant or incomplete; "" expects none
 	// AbsentClaims are features that the target claims and that are expected not to be there, sorted.
 	AbsentClaims []string   `yaml:"absentClaims"`
 	Expected     []Expected `yaml:"expected"`
+	// Limitations are what evidence of this cohort does not show, beside what none of this command shows.
+	Limitations []string `yaml:"limitations"`
 	// Unproven is what is to be expected of cases that are in no catalogue yet; nothing compares it with a run.
 	Unproven []Expected `yaml:"unproven"`
 }
@@ -90,6 +94,9 @@ func (c CohortFile) check(path string) error {
 	if !slices.Contains([]string{"", string(evidence.Conformant), string(evidence.NonConformant), string(evidence.Incomplete)}, c.Verdict) {
 		return fmt.Errorf("%s: unknown verdict %q", path, c.Verdict)
 	}
+	if c.TimeScale < 0 || c.TimeScale > conformance.MaxTimeScale {
+		return fmt.Errorf("%s: timeScale is %d: it is 1 to %d", path, c.TimeScale, conformance.MaxTimeScale)
+	}
 	seen := map[string]bool{}
 	for _, e := range slices.Concat(c.Expected, c.Unproven) {
 		if len(e.Cases) == 0 || e.Reason == "" || e.Why == "" {
@@ -106,6 +113,15 @@ func (c CohortFile) check(path string) error {
 		}
 	}
 	return nil
+}
+
+// limitations are what the file says, and how it stretches the suite's patience.
+func (c CohortFile) limitations() []string {
+	out := slices.Clone(c.Limitations)
+	if c.TimeScale > 1 {
+		out = append(out, fmt.Sprintf("The suite's bounds of patience were %d times those of other cohorts (timeScale of the cohort file %s); the bounds that cases hold the target to were the same.", c.TimeScale, c.Name))
+	}
+	return out
 }
 
 // nonPasses are what a case can be expected to come to.

@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -207,7 +208,7 @@ func options(ctx context.Context, p Params, workloads []Workload) (conformance.O
 	}
 	o := conformance.Options{
 		Suite: p.Suite, Profiles: p.Profiles, Procs: p.Procs, Tier: p.Tier, CaseIDs: p.CaseIDs, WithoutProbes: p.WithoutProbes, WithoutArming: p.WithoutArming, Beside: p.Beside, Out: p.Out, Tenant: tenant,
-		Seed: p.Seed, Progress: p.Progress, Live: p.Live,
+		TimeScale: p.File.TimeScale, Seed: p.Seed, Progress: p.Progress, Live: p.Live,
 	}
 	o.Color = p.Live && os.Getenv("NO_COLOR") == ""
 	o.About = conformance.About{Cohort: p.Cohort, Names: map[string]string{}, Command: p.Command}
@@ -248,7 +249,7 @@ func evidenceFor(p Params, res Result) (*conformance.Evidence, error) {
 	e := &conformance.Evidence{
 		Host: host, Nonce: p.Nonce,
 		Signers: []evidence.Signer{p.signer}, Sequence: func() (int64, error) { return evidence.NextSequence(p.KeyState) },
-		Issuer: p.Issuer, Cohort: res.Cohort, Mutation: p.Mutation, MutationFile: p.MutationFile, Mutants: p.Mutants, Validity: Validity, Limitations: limitations,
+		Issuer: p.Issuer, Cohort: res.Cohort, Mutation: p.Mutation, MutationFile: p.MutationFile, Mutants: p.Mutants, Validity: Validity, Limitations: slices.Concat(limitations, p.File.limitations()),
 	}
 	for _, w := range res.Workloads {
 		e.Images = append(e.Images, evidence.Image{Name: w.Name, Role: evidence.ImageWorkload, ConfigDigest: w.ConfigDigest, ManifestDigest: w.ManifestDigest})
