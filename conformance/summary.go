@@ -51,7 +51,9 @@ func (p *progress) summary(r Report) {
 	var never []string
 	// What failed first: it must not be cut off behind what a target lacks.
 	cases := slices.Clone(r.Cases)
-	slices.SortStableFunc(cases, func(a, b ReportCase) int { return cmp.Compare(slices.Index(toldFirst, a.Status), slices.Index(toldFirst, b.Status)) })
+	slices.SortStableFunc(cases, func(a, b ReportCase) int {
+		return cmp.Compare(slices.Index(toldFirst, a.Status), slices.Index(toldFirst, b.Status))
+	})
 	for _, c := range cases {
 		if c.Reason == "run-ended" {
 			never = append(never, c.ID)
