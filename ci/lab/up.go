@@ -48,6 +48,9 @@ func (o *Options) fill() error {
 // killed lab left is swept first. A caller that gets Fresh takes it down again.
 // A *[MissingError] says what the machine lacks; nothing has been changed then.
 func Up(ctx context.Context, opts Options) (*Lab, error) {
+	if c := checkRoot(); !c.OK { // before what needs a repository: it is the first thing to say
+		return nil, &MissingError{What: c.Name + ": " + c.Detail, Remedy: c.Remedy}
+	}
 	if err := opts.fill(); err != nil {
 		return nil, err
 	}

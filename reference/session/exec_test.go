@@ -211,20 +211,18 @@ func TestUnprovenCleanupEndsTheSandbox(t *testing.T) {
 	}
 }
 
-// TestEndBeforeTheProcess: the supervisor says that a command was cancelled before it had a process; why, the worker knows.
+// TestEndBeforeTheProcess: the supervisor says that a command was cancelled before it had a process. That is an
+// outcome, of which none is retryable, whether the time was over or the caller left.
 func TestEndBeforeTheProcess(t *testing.T) {
-	for name, tt := range map[string]struct {
-		end  func(context.Context) (context.Context, context.CancelFunc)
-		want api.Code
-	}{
-		"its time was over": {func(ctx context.Context) (context.Context, context.CancelFunc) {
+	for name, end := range map[string]func(context.Context) (context.Context, context.CancelFunc){
+		"its time was over": func(ctx context.Context) (context.Context, context.CancelFunc) {
 			return context.WithTimeout(ctx, time.Second)
-		}, api.Timeout},
-		"its caller left": {func(ctx context.Context) (context.Context, context.CancelFunc) {
+		},
+		"its caller left": func(ctx context.Context) (context.Context, context.CancelFunc) {
 			ctx, leave := context.WithCancel(ctx)
 			time.AfterFunc(time.Second, leave)
 			return ctx, leave
-		}, api.ExecAborted},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, Limits{}, func(t *testing.T, w *world, m *Manager) {
@@ -233,10 +231,10 @@ func TestEndBeforeTheProcess(t *testing.T) {
 					<-ctx.Done()
 					return control.Outcome{}, &control.SpawnError{Step: control.StepFork, Errno: syscall.ECANCELED}
 				}
-				ctx, cancel := tt.end(t.Context())
+				ctx, cancel := end(t.Context())
 				defer cancel()
 				_, err := m.Exec(ctx, "ws", r.SandboxID, command("i"), "d")
-				wantCode(t, "exec", err, tt.want)
+				wantCode(t, "exec", err, api.ExecAborted)
 				synctest.Wait()
 				if st, err := m.Get(t.Context(), "ws", r.SandboxID); err != nil || st.State != "ready" {
 					t.Errorf("get gave %+v, %v", st, err)

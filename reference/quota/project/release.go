@@ -200,28 +200,10 @@ func (r *remover) remove(ctx context.Context, dir int, name string, depth int) e
 		}
 		return removing(name, err)
 	}
-	buf := make([]byte, direntBuffer)
 	for {
-		if err := ctx.Err(); err != nil {
-			return fmt.Errorf("%w: the next call goes on with the removal: %w", ErrBusy, err)
-		}
-		if _, err := unix.Seek(fd, 0, unix.SEEK_SET); err != nil {
-			return fmt.Errorf("remove workspace: %w", err)
-		}
-		n, err := unix.ReadDirent(fd, buf)
-		if err == unix.EINTR {
-			continue
-		}
+		names, err := firstNames(ctx, fd)
 		if err != nil {
-			return &FileError{Path: name, Err: fmt.Errorf("list directory: %w", err)}
-		}
-		var names []string
-		for rest := buf[:n]; len(rest) > 0; {
-			d, _, n := parse(rest)
-			rest = rest[n:]
-			if d.name != nil {
-				names = append(names, d.text())
-			}
+			return &FileError{Path: name, Err: err}
 		}
 		if len(names) == 0 {
 			break
@@ -233,6 +215,41 @@ func (r *remover) remove(ctx context.Context, dir int, name string, depth int) e
 		}
 	}
 	return removing(name, unix.Unlinkat(dir, name, unix.AT_REMOVEDIR))
+}
+
+// readDirent is unix.ReadDirent, but in tests.
+var readDirent = unix.ReadDirent
+
+// firstNames are some of the names in an open directory; none says that there are none. A piece that holds no
+// name is not the end of a directory, getdents64(2): a signal may end one behind the first entry, which is ".".
+func firstNames(ctx context.Context, dir int) (names []string, err error) {
+	if _, err := unix.Seek(dir, 0, unix.SEEK_SET); err != nil {
+		return nil, fmt.Errorf("list directory: %w", err)
+	}
+	buf := make([]byte, direntBuffer)
+	for len(names) == 0 {
+		if err := ctx.Err(); err != nil {
+			return nil, fmt.Errorf("%w: the next call goes on with the removal: %w", ErrBusy, err)
+		}
+		n, err := readDirent(dir, buf)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("list directory: %w", err)
+		}
+		if n == 0 {
+			return nil, nil
+		}
+		for rest := buf[:n]; len(rest) > 0; {
+			d, _, n := parse(rest)
+			rest = rest[n:]
+			if d.name != nil {
+				names = append(names, d.text())
+			}
+		}
+	}
+	return names, nil
 }
 
 func removing(name string, err error) error {

@@ -401,3 +401,29 @@ func TestOneOperationPerWorkspace(t *testing.T) {
 	applyTo(t, s, "w")
 	sound(t, s)
 }
+
+// TestRemovalOfSmallPieces: a listing may come in pieces of one entry, the first of which is "."; none of them is
+// the end.
+func TestRemovalOfSmallPieces(t *testing.T) {
+	whole := readDirent
+	t.Cleanup(func() { readDirent = whole })
+	pieces := 0
+	readDirent = func(fd int, buf []byte) (int, error) {
+		const dot = 24 // struct linux_dirent64 of "." and ".."
+		n, err := whole(fd, buf[:dot])
+		if err == unix.EINVAL { // the next one is longer
+			return whole(fd, buf)
+		}
+		if n > 0 {
+			pieces++
+		}
+		return n, err
+	}
+	s, _ := newStore(t)
+	w := applyTo(t, s, "w")
+	deepen(t, w.Path, 3, "below")
+	releaseOf(t, s, "w")
+	if left := files(t, s); len(left) > 0 || pieces < 2 {
+		t.Errorf("left behind: %q, after %d pieces without a name", left, pieces)
+	}
+}

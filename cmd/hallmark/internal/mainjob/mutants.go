@@ -157,12 +157,15 @@ func (j *job) checkPlan(tier conformance.Tier, only []string) error {
 	if err != nil {
 		return err
 	}
-	var known []string
-	for _, l := range plan.Lines[1:] {
-		known = append(known, l.ID)
+	ids := func(p matrix.Plan) (out []string) {
+		for _, l := range p.Lines[1:] {
+			out = append(out, l.ID)
+		}
+		return out
 	}
+	known := ids(plan)
 	for _, id := range only {
-		if _, later := whole.Line(id); later && !slices.Contains(known, id) {
+		if !slices.Contains(known, id) && slices.Contains(ids(whole), id) {
 			return &exit.Error{Status: exit.Failed, Sentence: fmt.Sprintf("the cases of mutant %q are not in tier %s", id, tier), Remedy: "use --tier serial"}
 		}
 		if !slices.Contains(known, id) {
