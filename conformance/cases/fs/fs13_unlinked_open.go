@@ -4,6 +4,7 @@ package fs
 
 import (
 	"context"
+	"errors"
 	"path/filepath"
 	"strconv"
 	"time"
@@ -29,12 +30,12 @@ var FS13 = conformance.Case{
 	ID: "FS-13", Revision: 1, Title: "O_TMPFILE and unlinked-open inode",
 	Requirement: "Bytes in a file without a name count against the workspace's limit, and come back when the command that made it has ended, whatever it has left behind.",
 	Threat:      "What no listing shows fills the disk, and stays until the sandbox goes.",
-	Attack:      "A command fills a file that never had a name, where the sandbox knows such, and one that it has unlinked, up to five times the limit of 32 MiB; a child in a session of its own keeps both open when the command exits.",
+	Attack:      "A command fills a file that never had a name, where the sandbox knows such, and eight that it has unlinked, up to five times the limit of 32 MiB; a child in a session of its own keeps them open when the command exits.",
 	Witness:     "MiB in files without a name (at least 16); that a write was refused (at least 1); the keeper's heartbeat, seen on the host (1).",
-	Oracle:      "Used blocks of the workspace's own filesystem, read on the host: sampled meanwhile, at most the limit plus 5 %; and 5 s after the reply, what they were before plus 2 MiB at most. Where a workspace shares its filesystem, nobody outside can see such a file, and the case is not run.",
+	Oracle:      "Used blocks of the workspace's own filesystem, read on the host: while everything is there, at most the limit plus 5 %; and 5 s after the reply, what they were before plus 2 MiB at most. Where a workspace shares its filesystem, nobody outside can see such a file, and the case is not run.",
 	Tier:        conformance.Full, Timeout: 75 * time.Second,
 	Features: []conformance.Feature{conformance.FeatureExec, conformance.FeatureFiles, conformance.FeatureQuota},
-	Needs:    []conformance.Part{conformance.PartWorkspacePath},
+	Needs:    []conformance.Part{conformance.PartWorkspacePath, conformance.PartConcurrent},
 	Oracles:  []conformance.Oracle{conformance.OracleUsage},
 	Kills:    []conformance.Kill{{Mutant: "m06", Reason: "space-kept"}, {Mutant: "m46", Reason: "bytes-above-limit"}},
 	Run:      runFS13,
@@ -60,16 +61,27 @@ func runFS13(ctx context.Context, t *conformance.T) error {
 		t.NotRun("shared-filesystem", "the workspace has no filesystem of its own")
 	}
 
-	// Attack, with the host looking on.
-	peak := before.Bytes
-	stop := oracle.Probe(ctx, 50*time.Millisecond, 5*time.Second, func(context.Context) error {
-		u, err := oracle.StatUsage(c.Workspace)
-		peak = max(peak, u.Bytes)
+	// Attack: the command holds what it has stored until the host has looked.
+	if err := sb.Files().Write(ctx, "fs13.hold", nil); err != nil {
 		return err
-	})
-	defer stop()
-	o := attack.Run(ctx, sb, target.Command{Timeout: 30 * time.Second, Argv: attack.Command(program, "keep-unlinked",
-		"-max", strconv.Itoa(5*fs13Limit), "-beat", "fs13.beat", "-life", fs13Life.String())})
+	}
+	running := make(chan attack.Outcome, 1)
+	go func() {
+		running <- attack.Run(ctx, sb, target.Command{Timeout: 40 * time.Second, Argv: attack.Command(program, "keep-unlinked",
+			"-max", strconv.Itoa(5*fs13Limit), "-beat", "fs13.beat", "-life", fs13Life.String(), "-hold", "fs13.hold", "-progress", "fs13.progress")})
+	}()
+	filled := attack.Progress(ctx, c.Workspace, "fs13.progress")
+	if ok, err := attack.Eventually(ctx, 25*time.Second, func() (bool, error) { return filled().Counts["filled"] > 0, nil }); err != nil || !ok {
+		return errors.Join(errors.New("the tenant has filled nothing"), err)
+	}
+	full, err := oracle.StatUsage(c.Workspace)
+	if err != nil {
+		return err
+	}
+	if err := sb.Files().Remove(ctx, "fs13.hold"); err != nil {
+		return err
+	}
+	o := <-running
 	replied := time.Now()
 	if err := o.Trouble(); err != nil {
 		return err
@@ -83,7 +95,6 @@ func runFS13(ctx context.Context, t *conformance.T) error {
 		return err
 	}
 	took := time.Since(replied)
-	stop()
 
 	// Witness.
 	attack.Witness(t, "unlinked", o.Report)
@@ -97,11 +108,11 @@ func runFS13(ctx context.Context, t *conformance.T) error {
 	} else if size > 0 {
 		t.Witness("kept", 1)
 	}
-	t.Observe("usage", map[string]int64{"before": before.Bytes, "peak": peak, "after": after.Bytes, "backMs": took.Milliseconds(), "files": o.Report.Counts["files"]})
+	t.Observe("usage", map[string]int64{"before": before.Bytes, "full": full.Bytes, "after": after.Bytes, "backMs": took.Milliseconds(), "files": o.Report.Counts["files"]})
 
 	// Verdict.
-	if peak > fs13Bound {
-		t.Fail("bytes-above-limit", "the workspace's filesystem held %d bytes with a limit of %d", peak, int64(fs13Limit))
+	if full.Bytes > fs13Bound {
+		t.Fail("bytes-above-limit", "the workspace's filesystem held %d bytes with a limit of %d", full.Bytes, int64(fs13Limit))
 	}
 	if !back {
 		t.Fail("space-kept", "%s after the reply %d bytes are used, %d were before", fs13Back, after.Bytes, before.Bytes)
