@@ -24,13 +24,13 @@ type Check struct {
 	Required bool `json:"required"`
 }
 
-// makers are the programs that fetch and build.
-var makers = []string{"apt-get", "apt-cache", "dpkg-deb", "dpkg", "go"}
+// fetchers are the programs that fetch; with go they are what a machine can do without whose cache was filled elsewhere.
+var fetchers = []string{"apt-get", "apt-cache", "dpkg-deb", "dpkg"}
 
 // Examine looks at the machine and changes nothing. The order is that of CheckMachine.
 func Examine(cache string) []Check {
 	out := []Check{checkRoot()}
-	for _, tool := range makers[:4] {
+	for _, tool := range fetchers {
 		out = append(out, checkTool(tool, true, "run this on Debian 12 or newer, or on Ubuntu"))
 	}
 	out = append(out,
@@ -54,7 +54,7 @@ func CheckMachine() error { return checkMachine(false) }
 // checkMachine leaves out what fetches and builds when all of that is provided.
 func checkMachine(provided bool) error {
 	for _, c := range Examine("") {
-		if c.Required && !c.OK && !(provided && slices.Contains(makers, c.Name)) {
+		if c.Required && !c.OK && !(provided && (c.Name == "go" || slices.Contains(fetchers, c.Name))) {
 			return &MissingError{What: c.Name + ": " + c.Detail, Remedy: c.Remedy}
 		}
 	}

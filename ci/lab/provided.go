@@ -52,7 +52,7 @@ func readProvided(cache string) (*Provided, error) {
 func (p *Provided) tools() (toolset, error) {
 	t := toolset{missing: map[string]string{}}
 	for _, b := range []Binary{p.Runsc, p.Busybox} {
-		digest, err := fileDigest(b.Path)
+		digest, err := FileDigest(b.Path)
 		if err != nil {
 			return t, fmt.Errorf("what is provided: %w", err)
 		}

@@ -23,7 +23,7 @@ func TestProvided(t *testing.T) {
 				t.Fatal(err)
 			}
 			var err error
-			if b.Digest, err = fileDigest(filepath.Join(cache, name)); err != nil {
+			if b.Digest, err = FileDigest(filepath.Join(cache, name)); err != nil {
 				t.Fatal(err)
 			}
 		}

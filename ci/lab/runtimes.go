@@ -86,7 +86,7 @@ func cachedBuild(recordFile, runtimes string, want buildRecord) (Binary, bool) {
 		return Binary{}, false
 	}
 	path := addressedPath(runtimes, have.Digest, "runsc")
-	digest, err := fileDigest(path)
+	digest, err := FileDigest(path)
 	if err != nil || digest != have.Digest || have.Module != want.Module || have.Go != want.Go {
 		return Binary{}, false
 	}
@@ -116,12 +116,12 @@ func addressedPath(runtimes, digest, name string) string {
 // addressed copies a program to <runtimes>/sha256-<hex>/<name>, mode 0555, so
 // that a registration names the bytes that will run.
 func addressed(file, runtimes, name string) (Binary, error) {
-	digest, err := fileDigest(file)
+	digest, err := FileDigest(file)
 	if err != nil {
 		return Binary{}, err
 	}
 	path := addressedPath(runtimes, digest, name)
-	if have, err := fileDigest(path); err == nil && have == digest {
+	if have, err := FileDigest(path); err == nil && have == digest {
 		return Binary{Path: path, Digest: digest}, nil
 	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return Binary{}, err
@@ -139,7 +139,8 @@ func addressed(file, runtimes, name string) (Binary, error) {
 	return Binary{Path: path, Digest: digest}, nil
 }
 
-func fileDigest(path string) (string, error) {
+// FileDigest is "sha256:" and 64 hex digits of a file.
+func FileDigest(path string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return "", fmt.Errorf("digest: %w", err)

@@ -96,7 +96,7 @@ func TestBubblewrapMayBeAbsent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if digest, err := fileDigest(tools.bubblewrap.Path); err != nil || digest != tools.bubblewrap.Digest || tools.missing[Bubblewrap] != "" {
+	if digest, err := FileDigest(tools.bubblewrap.Path); err != nil || digest != tools.bubblewrap.Digest || tools.missing[Bubblewrap] != "" {
 		t.Errorf("%+v, %v; missing %v", tools.bubblewrap, err, tools.missing)
 	}
 	for _, dir := range tools.path {

@@ -115,7 +115,7 @@ func (t *toolset) from(ctx context.Context, p *packages, name, dir string) (Bina
 
 func (t *toolset) add(b Binary) (Binary, error) {
 	var err error
-	if b.Digest, err = fileDigest(b.Path); err != nil {
+	if b.Digest, err = FileDigest(b.Path); err != nil {
 		return b, err
 	}
 	if dir := filepath.Dir(b.Path); !slices.Contains(t.path, dir) {

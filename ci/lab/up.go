@@ -10,9 +10,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // Options of [Up]. The zero value is usable inside the repository.
@@ -216,31 +213,13 @@ func register(ctx context.Context, tools toolset, ours Binary, runtimes string) 
 	return out, nil
 }
 
-// lockCache keeps a second Up or Down on the same cache waiting; the kernel drops the lock with its holder.
+// lockCache keeps a second Up or Down on the same cache waiting.
 func lockCache(ctx context.Context, cache string, out io.Writer) (func(), error) {
-	f, err := os.OpenFile(filepath.Join(cache, "lab.lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	unlock, err := Lock(ctx, filepath.Join(cache, "lab.lock"), func() {
+		fmt.Fprintln(out, "lab: waiting for another command that brings this cache's lab up or down")
+	})
 	if err != nil {
 		return nil, fmt.Errorf("lock cache: %w", err)
 	}
-	told := false
-	for {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			return func() { f.Close() }, nil
-		}
-		if err != unix.EWOULDBLOCK && err != unix.EINTR {
-			f.Close()
-			return nil, fmt.Errorf("lock cache: %w", err)
-		}
-		if !told {
-			fmt.Fprintln(out, "lab: waiting for another command that brings this cache's lab up or down")
-			told = true
-		}
-		select {
-		case <-ctx.Done():
-			f.Close()
-			return nil, fmt.Errorf("lock cache: %w", ctx.Err())
-		case <-time.After(100 * time.Millisecond):
-		}
-	}
+	return unlock, nil
 }

@@ -44,7 +44,7 @@ func build(ctx context.Context, o Options, r recipe, dir, initFile string, rec R
 		return err
 	}
 	for _, d := range debs {
-		digest, err := fileDigest(d)
+		digest, err := lab.FileDigest(d)
 		if err != nil {
 			return err
 		}

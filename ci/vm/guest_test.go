@@ -60,7 +60,7 @@ func folder(t *testing.T, dir string) []string {
 func TestARealGuest(t *testing.T) {
 	o, img := realOptions(t)
 	before := folder(t, o.dir())
-	digest, err := fileDigest(img.Root)
+	digest, err := lab.FileDigest(img.Root)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +140,7 @@ func TestARealGuest(t *testing.T) {
 	if after := folder(t, o.dir()); !slices.Equal(before, after) {
 		t.Errorf("left in the cache: %v, before %v", after, before)
 	}
-	if now, err := fileDigest(img.Root); err != nil || now != digest {
+	if now, err := lab.FileDigest(img.Root); err != nil || now != digest {
 		t.Errorf("the image changed: %s %v", now, err)
 	}
 }

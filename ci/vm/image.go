@@ -4,8 +4,6 @@ package vm
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,7 +13,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/hallmark-sandbox/hallmark/ci/lab"
 )
 
 // Image is a guest that can be started any number of times: no run changes it.
@@ -86,7 +84,7 @@ func Prepare(ctx context.Context, o Options) (Image, error) {
 	if err != nil {
 		return Image{}, err
 	}
-	initDigest, err := fileDigest(initFile)
+	initDigest, err := lab.FileDigest(initFile)
 	if err != nil {
 		return Image{}, err
 	}
@@ -170,42 +168,11 @@ const (
 	tempLock  = "temp.lock"
 )
 
-// lock keeps a second one waiting; the kernel drops it with its holder.
+// lock keeps a second one waiting.
 func (o Options) lock(ctx context.Context, name string) (func(), error) {
-	f, err := os.OpenFile(filepath.Join(o.dir(), name), os.O_CREATE|os.O_RDWR|unix.O_CLOEXEC, 0o600)
+	unlock, err := lab.Lock(ctx, filepath.Join(o.dir(), name), func() { o.say("waiting for another command that holds %s", name) })
 	if err != nil {
-		return nil, fmt.Errorf("lock virtual machines: %w", err)
+		return nil, fmt.Errorf("lock virtual machines: %s: %w", name, err)
 	}
-	for told := false; ; told = true {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			return func() { f.Close() }, nil
-		}
-		if err != unix.EWOULDBLOCK && err != unix.EINTR {
-			f.Close()
-			return nil, fmt.Errorf("lock virtual machines: %w", err)
-		}
-		if !told {
-			o.say("waiting for another command that holds %s", name)
-		}
-		select {
-		case <-ctx.Done():
-			f.Close()
-			return nil, fmt.Errorf("wait for %s: %w", name, ctx.Err())
-		case <-time.After(100 * time.Millisecond):
-		}
-	}
-}
-
-func fileDigest(path string) (string, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return "", fmt.Errorf("digest: %w", err)
-	}
-	defer f.Close()
-	h := sha256.New()
-	if _, err := io.Copy(h, f); err != nil {
-		return "", fmt.Errorf("digest %s: %w", path, err)
-	}
-	return "sha256:" + hex.EncodeToString(h.Sum(nil)), nil
+	return unlock, nil
 }

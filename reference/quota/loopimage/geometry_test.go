@@ -58,7 +58,7 @@ func FuzzRecord(f *testing.F) {
 	f.Add([]byte(`{"workspaceId":"w","bytes":-1,"inodes":1}`))
 	f.Add([]byte(`{"workspaceId":"w","other":1}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if r, err := decodeRecord(b); err == nil && (!durable.ValidID(r.WorkspaceID) || r.Bytes <= 0 || r.Inodes <= 0) {
+		if r, err := durable.Decode[record](b); err == nil && (!durable.ValidID(r.WorkspaceID) || r.Bytes <= 0 || r.Inodes <= 0) {
 			t.Errorf("accepted %+v", r)
 		}
 	})

@@ -3,15 +3,11 @@
 package loopimage
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
-	"slices"
-	"strings"
 
 	"github.com/hallmark-sandbox/hallmark/reference/quota/internal/durable"
 )
@@ -79,24 +75,14 @@ func (s *Store) lockDir(ctx context.Context) (*os.File, error) {
 	return durable.Lock(ctx, s.dir+"/lock")
 }
 
+func (r record) ID() string { return r.WorkspaceID }
+
+func (r record) Valid() bool { return r.Bytes > 0 && r.Inodes > 0 }
+
 // readRecord returns ErrNotFound when the workspace has none.
-func readRecord(p paths) (record, error) {
-	b, err := os.ReadFile(p.record)
-	if errors.Is(err, fs.ErrNotExist) {
-		return record{}, fmt.Errorf("%w: %s", ErrNotFound, p.id)
-	}
-	if err != nil {
-		return record{}, fmt.Errorf("read record: %w", err)
-	}
-	r, err := decodeRecord(b)
-	if err == nil && r.WorkspaceID != p.id {
-		err = errors.New("it names another workspace")
-	}
-	if err != nil {
-		return record{}, fmt.Errorf("%w: record of %s: %w", ErrCorrupt, p.id, err)
-	}
-	return r, nil
-}
+func readRecord(p paths) (record, error) { return durable.Read[record](p.record, p.id) }
+
+func writeRecord(p paths, r record) error { return durable.Write(p.record, r) }
 
 // Known reports whether the workspace id has an image in dir that was complete once: only such
 // a one can hold anything of a tenant. It needs no privilege beyond reading dir.
@@ -126,54 +112,16 @@ func Known(dir, id string) (bool, error) {
 	}
 }
 
-func decodeRecord(b []byte) (record, error) {
-	var r record
-	d := json.NewDecoder(bytes.NewReader(b))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&r); err != nil {
-		return r, err
-	}
-	if !durable.ValidID(r.WorkspaceID) || r.Bytes <= 0 || r.Inodes <= 0 {
-		return r, errors.New("a member is out of range")
-	}
-	return r, nil
-}
-
-// writeRecord makes r durable under its name.
-func writeRecord(p paths, r record) error {
-	b, err := json.Marshal(r)
-	if err != nil {
-		return fmt.Errorf("encode record: %w", err)
-	}
-	return durable.Replace(p.record, append(b, '\n'))
-}
-
 // List returns the ids of all workspaces with a record, half-made ones included. A
 // record that cannot be read is an error beside the rest, never an omission in silence.
 func (s *Store) List() ([]string, error) {
-	entries, err := os.ReadDir(s.dir + "/records")
-	if err != nil {
-		return nil, fmt.Errorf("list records: %w", err)
+	all, err := durable.ReadAll[record](s.dir + "/records")
+	if all == nil {
+		return nil, err
 	}
-	ids, errs := []string{}, []error(nil)
-	for _, e := range entries {
-		if !strings.HasSuffix(e.Name(), ".json") {
-			continue
-		}
-		b, err := os.ReadFile(s.dir + "/records/" + e.Name())
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // purged meanwhile
-		}
-		var r record
-		if err == nil {
-			r, err = decodeRecord(b)
-		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("%w: record %s: %w", ErrCorrupt, e.Name(), err))
-			continue
-		}
+	ids := []string{}
+	for _, r := range all {
 		ids = append(ids, r.WorkspaceID)
 	}
-	slices.Sort(ids)
-	return ids, errors.Join(errs...)
+	return ids, err
 }

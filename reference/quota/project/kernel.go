@@ -172,48 +172,46 @@ func (q *fsDiskQuota) quota() Quota {
 	return Quota{ID: q.id, Bytes: q.blocks * basicBlock, BytesLimit: q.bhard * basicBlock, Inodes: q.inodes, InodesLimit: q.ihard}
 }
 
-// quota is 0 everywhere for an id that the kernel has nothing of.
-func (quotactl) quota(fd int, id uint32) (Quota, error) {
+// errNothing: the kernel has nothing of the id, or of a later one.
+var errNothing = errors.New("nothing of it")
+
+// ask sends the one of two commands that fd's filesystem knows.
+func ask(fd int, xfs, vfs, id uint32) (q Quota, err error) {
 	name, err := filesystem(fd)
 	if err != nil {
 		return Quota{}, err
 	}
-	var q Quota
 	if name == "xfs" {
 		var x fsDiskQuota
-		err = control(fd, qXGetQuota, id, unsafe.Pointer(&x))
+		err = control(fd, xfs, id, unsafe.Pointer(&x))
 		q = x.quota()
 	} else {
 		var v ifNextDqblk
-		err = control(fd, qGetQuota, id, unsafe.Pointer(&v))
+		err = control(fd, vfs, id, unsafe.Pointer(&v))
 		q = v.quota()
 	}
 	if err == unix.ENOENT {
-		q, err = Quota{}, nil
+		return Quota{}, errNothing
 	}
-	q.ID = id
 	return q, asking(err)
 }
 
+// quota is 0 everywhere for an id that the kernel has nothing of.
+func (quotactl) quota(fd int, id uint32) (Quota, error) {
+	q, err := ask(fd, qXGetQuota, qGetQuota, id)
+	if err == errNothing {
+		err = nil
+	}
+	q.ID = id
+	return q, err
+}
+
 func (quotactl) next(fd int, id uint32) (Quota, error) {
-	name, err := filesystem(fd)
-	if err != nil {
-		return Quota{}, err
+	q, err := ask(fd, qXGetNextQuota, qGetNextQuota, id)
+	if err == errNothing {
+		return q, fmt.Errorf("%w: no project id from %d on", ErrNotFound, id)
 	}
-	var q Quota
-	if name == "xfs" {
-		var x fsDiskQuota
-		err = control(fd, qXGetNextQuota, id, unsafe.Pointer(&x))
-		q = x.quota()
-	} else {
-		var v ifNextDqblk
-		err = control(fd, qGetNextQuota, id, unsafe.Pointer(&v))
-		q = v.quota()
-	}
-	if err == unix.ENOENT {
-		return Quota{}, fmt.Errorf("%w: no project id from %d on", ErrNotFound, id)
-	}
-	return q, asking(err)
+	return q, err
 }
 
 func (quotactl) statfs(fd int) (st unix.Statfs_t, err error) {

@@ -3,14 +3,7 @@
 package project
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
-	"fmt"
-	"io/fs"
-	"os"
-	"slices"
-	"strings"
 
 	"github.com/hallmark-sandbox/hallmark/reference/quota/internal/durable"
 )
@@ -49,46 +42,17 @@ func pathsOf(dir, id string) (paths, error) {
 	return paths{id: id, name: h, record: dir + "/records/" + h + ".json", lock: dir + "/records/" + h + ".lock", tree: dir + "/trees/" + h}, nil
 }
 
-// readRecord returns ErrNotFound when the workspace has none.
-func readRecord(p paths) (record, error) {
-	b, err := os.ReadFile(p.record)
-	if errors.Is(err, fs.ErrNotExist) {
-		return record{}, fmt.Errorf("%w: %s", ErrNotFound, p.id)
-	}
-	if err != nil {
-		return record{}, fmt.Errorf("read record: %w", err)
-	}
-	r, err := decodeRecord(b)
-	if err == nil && r.WorkspaceID != p.id {
-		err = errors.New("it names another workspace")
-	}
-	if err != nil {
-		return record{}, fmt.Errorf("%w: record of %s: %w", ErrCorrupt, p.id, err)
-	}
-	return r, nil
-}
+func (r record) ID() string { return r.WorkspaceID }
 
-func decodeRecord(b []byte) (record, error) {
-	var r record
-	d := json.NewDecoder(bytes.NewReader(b))
-	d.DisallowUnknownFields()
-	if err := d.Decode(&r); err != nil {
-		return r, err
-	}
+func (r record) Valid() bool {
 	state := r.State == intended || r.State == applied || r.State == releasing
-	if !durable.ValidID(r.WorkspaceID) || r.Bytes <= 0 || r.Inodes <= 0 || r.ProjectID < MinProjectID || r.ProjectID > MaxProjectID || !state {
-		return r, errors.New("a member is out of range")
-	}
-	return r, nil
+	return r.Bytes > 0 && r.Inodes > 0 && r.ProjectID >= MinProjectID && r.ProjectID <= MaxProjectID && state
 }
 
-func writeRecord(p paths, r record) error {
-	b, err := json.Marshal(r)
-	if err != nil {
-		return fmt.Errorf("encode record: %w", err)
-	}
-	return durable.Replace(p.record, append(b, '\n'))
-}
+// readRecord returns ErrNotFound when the workspace has none.
+func readRecord(p paths) (record, error) { return durable.Read[record](p.record, p.id) }
+
+func writeRecord(p paths, r record) error { return durable.Write(p.record, r) }
 
 // Known reports whether the workspace id was verified in dir once: only such a one can hold anything
 // of a tenant. It needs no privilege beyond reading dir.
@@ -105,31 +69,4 @@ func Known(dir, id string) (bool, error) {
 }
 
 // records returns all that can be read, in the order of workspace ids; the error is beside them.
-func records(dir string) ([]record, error) {
-	entries, err := os.ReadDir(dir + "/records")
-	if err != nil {
-		return nil, fmt.Errorf("list records: %w", err)
-	}
-	var all []record
-	var errs []error
-	for _, e := range entries {
-		if !strings.HasSuffix(e.Name(), ".json") {
-			continue
-		}
-		b, err := os.ReadFile(dir + "/records/" + e.Name())
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // released meanwhile
-		}
-		var r record
-		if err == nil {
-			r, err = decodeRecord(b)
-		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("%w: record %s: %w", ErrCorrupt, e.Name(), err))
-			continue
-		}
-		all = append(all, r)
-	}
-	slices.SortFunc(all, func(a, b record) int { return strings.Compare(a.WorkspaceID, b.WorkspaceID) })
-	return all, errors.Join(errs...)
-}
+func records(dir string) ([]record, error) { return durable.ReadAll[record](dir + "/records") }

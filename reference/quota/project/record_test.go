@@ -17,7 +17,7 @@ func FuzzRecord(f *testing.F) {
 	f.Add([]byte(`{"workspaceId":"w","projectId":1048576,"bytes":-1,"inodes":1,"state":""}`))
 	f.Add([]byte(`{"workspaceId":"w","other":1}`))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		r, err := decodeRecord(b)
+		r, err := durable.Decode[record](b)
 		if err != nil {
 			return
 		}
